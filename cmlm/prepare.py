@@ -210,7 +210,6 @@ def _run_pipeline() -> None:
         # The pipeline itself reads a damaged file, up to its damage.
         with contextlib.suppress(UserError):
             other_formats.warn(paths, FLAGS.layout)
-    size = dumps.size_of(paths)
     steps = settings_lib.ordered(_steps())
     guard = FLAGS.remove_sentences_of
     settings = settings_lib.Settings(
@@ -218,14 +217,13 @@ def _run_pipeline() -> None:
         layout=FLAGS.layout,
         steps=steps,
         languages=settings_lib.languages_of(FLAGS.language, FLAGS.layout, steps),
-        shards=FLAGS.shards or dumps.shards_for(size),
+        shards=FLAGS.shards,
         seed=FLAGS.seed,
         text_field=FLAGS.text_field,
         quality_model=FLAGS.quality_model,
         min_quality=FLAGS.min_quality,
         remove_sentences_of=tuple(files.expand(guard) if guard else ()),
         max_sentences=FLAGS.max_sentences,
-        buckets=dumps.buckets_for(size),
     )
     stats = dumps.run(
         settings, FLAGS.output, FLAGS.overwrite, FLAGS.beam_options, FLAGS.workers

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Sequence
 from concurrent import futures
 
 from cmlm.common import beam_files, beam_runner, choices, files, json_files, machine
@@ -26,28 +26,14 @@ _READERS_ELSEWHERE = 16
 _OPEN_AT_ONCE = 16
 
 
-def size_of(paths: Sequence[str]) -> int:
-    """The total size of the files in bytes."""
-    return sum(map(sources.size, paths))
-
-
-def shards_for(size: int) -> int:
-    """The default number of shards for an input of `size` bytes."""
-    return min(1 + size // _INPUT_BYTES_A_SHARD, choices.MAX_SHARDS)
-
-
-def buckets_for(size: int) -> int:
-    """The number of buckets for an input of `size` bytes."""
-    return max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET)
-
-
 def run(
     settings: Settings, output: str, overwrite: bool, beam_options: str, workers: int
 ) -> dict:
     """Prepares the input and writes the output directory with stats.json.
 
     Args:
-        settings: the settings of the preparation.
+        settings: the settings of the preparation. The size of the input decides on
+            `buckets`, and on `shards` if that is 0.
         output: the directory to write.
         overwrite: whether to replace an existing directory.
         beam_options: see `beam_runner.run`.
@@ -68,7 +54,8 @@ def run(
     guarded = _check_guard(settings)
     local = beam_runner.is_local(beam_options)
     readers = (workers or machine.processors()) if local else _READERS_ELSEWHERE
-    size = size_of(settings.paths)
+    size = sum(map(sources.size, settings.paths))
+    settings = _sized(settings, size)
     names = [step.name for step in steps.chosen(settings)]
     names += [step for step in settings.steps if step not in names]
     where = "here" if local else " ".join(beam_options.split())
@@ -107,6 +94,16 @@ def run(
         json_files.write(path, stats, indent=1, ensure_ascii=False)
         beam_files.tidy(directory, counts_path)
     return stats
+
+
+def _sized(settings: Settings, size: int) -> Settings:
+    """Settings with the numbers of shards and buckets for an input of `size` bytes."""
+    by_size = min(1 + size // _INPUT_BYTES_A_SHARD, choices.MAX_SHARDS)
+    return dataclasses.replace(
+        settings,
+        shards=settings.shards or by_size,
+        buckets=max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET),
+    )
 
 
 def _check_guard(settings: Settings) -> int:
