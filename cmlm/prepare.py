@@ -197,12 +197,12 @@ def _split() -> None:
     _print_use("train_data", files.pattern(os.path.join(FLAGS.output, "*.txt.gz")))
 
 
-# ---------------------------------------------------------------------- dumps
+# ---------------------------------------------------------------------- on Beam
 def _run_pipeline() -> None:
     with cli.quiet_imports("corpus"):
         from cmlm.common import files
         from cmlm.data import other_formats
-        from cmlm.preparation import dumps, report
+        from cmlm.preparation import on_beam, report
         from cmlm.preparation import settings as settings_lib
 
     paths = files.expand(FLAGS.input)
@@ -225,7 +225,7 @@ def _run_pipeline() -> None:
         remove_sentences_of=tuple(files.expand(guard) if guard else ()),
         max_sentences=FLAGS.max_sentences,
     )
-    stats = dumps.run(
+    stats = on_beam.run(
         settings, FLAGS.output, FLAGS.overwrite, FLAGS.beam_options, FLAGS.workers
     )
     print(report.summary(stats))

@@ -15,7 +15,7 @@ from cmlm.preparation import (
     assembly,
     deduplication,
     documents,
-    dumps,
+    on_beam,
     report,
     spilling,
     spreading,
@@ -392,7 +392,7 @@ def test_a_later_file_in_utf16_is_refused_before_the_work(tmp_path, monkeypatch)
     paths[1].write_bytes(gzip.compress("Two here.\n".encode("utf-16")))
     monkeypatch.setattr(beam_runner, "run", None)
     with pytest.raises(UserError, match="b.txt.gz is UTF-16; allowed: UTF-8, as"):
-        dumps.run(settings(paths), str(tmp_path / "output"), False, "", 1)
+        on_beam.run(settings(paths), str(tmp_path / "output"), False, "", 1)
 
 
 @pytest.mark.parametrize(

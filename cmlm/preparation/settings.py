@@ -33,7 +33,7 @@ class Settings:
         languages: with the step `language`, the languages to keep, () for all; without
             that step, the language of the text, or a pair such as `en-de`.
         shards: files to write for each language; 0: by the size of the input, see
-            `dumps.run`.
+            `on_beam.run`.
         seed: the seed of the assignment to shards and of the choice under a limit.
         text_field: the field of layout `json`.
         quality_model: a file of `cmlm.quality`, or "".

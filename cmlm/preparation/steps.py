@@ -198,7 +198,7 @@ class Guard(Step):
     Args:
         paths: files with one text per line, or several separated by tabs; plain or
             packed. A text of several sentences counts as a whole and by sentence. The
-            files were checked before the run, see `dumps.run`.
+            files were checked before the run, see `on_beam.run`.
         whole_lines: whether to drop the whole line, as pairs need.
         languages: whose rules find the sentences of the files, and of pairs.
     """
