@@ -172,7 +172,7 @@ def main(_) -> None:
         print("\n".join(listing.rows(FLAGS.list_tasks, FLAGS.data_dir)))
         return
     if FLAGS.merge:
-        merge_reports()
+        _merge_reports()
         return
     if not FLAGS.sentences:
         cli.require(model="an export or a model_dir")
@@ -182,7 +182,7 @@ def main(_) -> None:
     own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
     if not own:
         cli.require(data_dir="a folder of test sets")
-    groups = lists_of("group", "LANGUAGE")
+    groups = _lists_of("group", "LANGUAGE")
     output = FLAGS.output and FLAGS.output.rstrip("/")
     if FLAGS.predictions and (not output or output.endswith(".json")):
         raise UserError(
@@ -193,9 +193,9 @@ def main(_) -> None:
         from cmlm.evaluation import means, report, results, run
 
     named = run.named(FLAGS.model)
-    asked = lists_of("mean", "MODEL")
+    asked = _lists_of("mean", "MODEL")
     means.check(asked, named)
-    work_dir = f"{output}.work" if output and named else None
+    work_dir = leftovers.work_path(output) if named else None
     outputs.check(
         {"--output": output, "--sentences": FLAGS.sentences},
         {
@@ -208,12 +208,12 @@ def main(_) -> None:
         {"--cache_dir": FLAGS.cache_dir, "--output": work_dir},
     )
     if named:
-        prepare_models(named.values())
+        _prepare_models(named.values())
 
     settings = results.settings(
         FLAGS.data_dir or os.path.curdir, FLAGS.repeats, FLAGS.classifier
     )
-    tasks, failed = read_tasks(settings)
+    tasks, failed = _read_tasks(settings)
     if FLAGS.sentences and tasks:
         count = run.write_sentences(FLAGS.sentences, tasks)
         print(f"sentences  {FLAGS.sentences}  {counted(count, 'line')}")
@@ -223,25 +223,25 @@ def main(_) -> None:
         models: dict[str, dict] = {}
         predictions: dict[str, dict] = {}
         if tasks:
-            models, predictions = score_models(named, tasks, work_dir, failed)
+            models, predictions = _score_models(named, tasks, work_dir, failed)
         if named and not models:
             # The vectors stay in the work directory for another try.
-            raise not_scored(failed)
+            raise _not_scored(failed)
         if models:
             rows = means.rows(asked, named, models, failed, FLAGS.mean_of_models)
             found = results.collect(
                 settings, tasks, models, groups, failed, rows, predictions
             )
-            show(found)
+            _show(found)
             if output:
                 written = report.save(output, found, FLAGS.overwrite, predictions)
     if written:
         print(f"results  {written}")
     if failed:
-        raise not_scored(failed)
+        raise _not_scored(failed)
 
 
-def merge_reports() -> None:
+def _merge_reports() -> None:
     """Makes one report of those of --merge.
 
     Raises:
@@ -253,7 +253,7 @@ def merge_reports() -> None:
                 f"--{name} is {FLAGS[name].value}; allowed: without --merge, which "
                 "scores nothing"
             )
-    groups = lists_of("group", "LANGUAGE")
+    groups = _lists_of("group", "LANGUAGE")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import outputs
         from cmlm.evaluation import means, merging, report, results
@@ -263,15 +263,15 @@ def merge_reports() -> None:
         {"--output": output}, {"--merge": merging.paths(FLAGS.merge)}, FLAGS.overwrite
     )
     content, rows = merging.unite(FLAGS.merge, groups)
-    asked = lists_of("mean", "MODEL")
+    asked = _lists_of("mean", "MODEL")
     means.check(asked, content["models"])
     found = results.completed(content, rows | asked)
-    show(found)
+    _show(found)
     if output:
         print(f"results  {report.save(output, found, FLAGS.overwrite)}")
 
 
-def show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any]) -> None:
     """Prints the tables of results."""
     from cmlm.evaluation import differences, layout, tables
 
@@ -284,12 +284,12 @@ def show(found: dict[str, Any]) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def not_scored(failed: Iterable[str]) -> UserError:
+def _not_scored(failed: Iterable[str]) -> UserError:
     """The error that names the tasks without a score."""
     return UserError(f"not scored: {', '.join(failed)}")
 
 
-def read_tasks(settings: dict[str, Any]):
+def _read_tasks(settings: dict[str, Any]):
     """Reads --tasks; names each that cannot be read.
 
     Returns:
@@ -306,7 +306,7 @@ def read_tasks(settings: dict[str, Any]):
     return tasks, failed
 
 
-def lists_of(flag: str, kind: str) -> dict[str, list[str]]:
+def _lists_of(flag: str, kind: str) -> dict[str, list[str]]:
     """The lists of a repeatable flag NAME=ITEM,ITEM, by their names.
 
     Args:
@@ -329,7 +329,7 @@ def lists_of(flag: str, kind: str) -> dict[str, list[str]]:
     return lists
 
 
-def prepare_models(models: Iterable[str]) -> None:
+def _prepare_models(models: Iterable[str]) -> None:
     """Sets TensorFlow up for the models; refuses names without an encoder.
 
     Raises:
@@ -345,7 +345,7 @@ def prepare_models(models: Iterable[str]) -> None:
         opening.check(part)
 
 
-def score_models(
+def _score_models(
     named: dict[str, str], tasks, work_dir: str | None, failed: dict[str, str]
 ) -> tuple[dict[str, dict], dict[str, dict]]:
     """Scores each --model.
@@ -389,7 +389,7 @@ def score_models(
         pcr = (
             components_removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
         )
-        result = score_model(
+        result = _score_model(
             encoder, tasks, pcr, work_dir, functools.partial(tell, name)
         )
         for task, reason in result.failed.items():
@@ -400,7 +400,7 @@ def score_models(
         entry = results.entry_of(encoder, result, sentences)
         shown_name = name
         if pcr:
-            entry["pcr"] = entry_of_pcr(pcr, result.languages)
+            entry["pcr"] = _entry_of_pcr(pcr, result.languages)
             if pcr.changes(result.languages):
                 shown_name += tables.WITH_PCR
         models[shown_name] = entry
@@ -409,7 +409,7 @@ def score_models(
     return models, predictions
 
 
-def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
+def _score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
     """Scores a model, and keeps its scores for a run that continues this one.
 
     Args:
@@ -440,7 +440,7 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
         return run.score(
             encoder,
             tasks,
-            cache_of(encoder),
+            _cache_of(encoder),
             progress=True,
             report=tell,
             change=pcr,
@@ -451,7 +451,7 @@ def score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
         )
 
 
-def entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
+def _entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
     """The entry `pcr` of a model; names the languages that --pcr left unchanged."""
     unchanged = pcr.unchanged(languages)
     if unchanged:
@@ -465,7 +465,7 @@ def entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
     return {**pcr.about, "unchanged": unchanged}
 
 
-def cache_of(encoder) -> str | None:
+def _cache_of(encoder) -> str | None:
     """The model's own folder in --cache_dir; None if there is no usable cache."""
     from cmlm.evaluation import store
 

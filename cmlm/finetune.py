@@ -118,10 +118,10 @@ def main(_) -> None:
                 raise UserError(f"{flag.serialize()} is given; allowed: with --task")
     else:
         cli.require(task="tasks by name, glue, or file:FILE")
-    seeds = parse_seeds(FLAGS.seeds)
+    seeds = _parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import fields, outputs
+        from cmlm.common import fields, leftovers, outputs
         from cmlm.finetuning import catalogue, labelled, training
 
     outputs.check(
@@ -134,10 +134,10 @@ def main(_) -> None:
             "--predict": FLAGS.predict,
         },
         FLAGS.overwrite,
-        {"--output": None if predicts_only else work_of(output)},
+        {"--output": None if predicts_only else leftovers.work_path(output)},
     )
     if predicts_only:
-        predict(output)
+        _predict(output)
         return
     # A file without file: is an unknown task, rather than a task without a folder.
     chosen = catalogue.find_tasks(FLAGS.task, FLAGS.dev, FLAGS.predict)
@@ -156,12 +156,12 @@ def main(_) -> None:
     fields.check(settings, "--")
 
     if own:
-        finetune_own(chosen[0], settings, seeds, output)
+        _finetune_own(chosen[0], settings, seeds, output)
     else:
-        finetune_public(chosen, settings, seeds, output)
+        _finetune_public(chosen, settings, seeds, output)
 
 
-def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> None:
+def _finetune_public(tasks, settings, seeds: list[int], output: str | None) -> None:
     """Trains on public tasks; writes results and predictions of each."""
     with cli.quiet_imports("evaluate"):
         from cmlm.evaluation import layout, reading
@@ -171,7 +171,7 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
     if several:
         for task in tasks:
             run.check(task, reading.DataDir(FLAGS.data_dir))
-    with new_folders(output) as (directory, work):
+    with _new_folders(output) as (directory, work):
         for task in tasks:
             source = reading.DataDir(FLAGS.data_dir)
             outcome = run.finetune(
@@ -184,7 +184,7 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
                 work_dir=work,
             )
             outcomes.append(outcome)
-            print_table(outcome.rows)
+            _print_table(outcome.rows)
         scores = {item.task.name: report.scores_of(item.results) for item in outcomes}
         table = report.table(FLAGS.model, scores)
         if several or table.sources:
@@ -205,7 +205,7 @@ def finetune_public(tasks, settings, seeds: list[int], output: str | None) -> No
             print(f"predictions  {path}  of seed {item.results['best_seed']}")
 
 
-def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
+def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
@@ -221,7 +221,7 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             difference = saving.check(written, texts, logits[dev][: len(texts)])
         print(f"largest difference to the model: {difference:.1e}", file=sys.stderr)
 
-    with new_folders(output) as (directory, work):
+    with _new_folders(output) as (directory, work):
         saved = directory and os.path.join(directory, "model", saving.VERSION)
         source = reading.DataDir(os.path.curdir)
         outcome = run.finetune(
@@ -234,7 +234,7 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             keep if directory else None,
             work,
         )
-        print_table(outcome.rows)
+        _print_table(outcome.rows)
         if not directory:
             return
         if outcome.kept:
@@ -252,13 +252,8 @@ def finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     print(f"serve        python -m export.serve --model={tuned}")
 
 
-def work_of(output: str | None) -> str | None:
-    """The directory for the finished seeds of a stopped run."""
-    return output and f"{output}.work"
-
-
 @contextlib.contextmanager
-def new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
+def _new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
     """Begins the output before the training, which a bad --output would waste.
 
     Yields:
@@ -268,12 +263,13 @@ def new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
     from cmlm.common import files, leftovers
 
     with contextlib.ExitStack() as stack:
-        work = stack.enter_context(leftovers.work_directory(work_of(output)))
+        work_path = leftovers.work_path(output)
+        work = stack.enter_context(leftovers.work_directory(work_path))
         begun = files.atomic_directory(output, FLAGS.overwrite) if output else None
         yield begun and stack.enter_context(begun), work
 
 
-def predict(output: str | None) -> None:
+def _predict(output: str | None) -> None:
     """Predicts --predict with the tuned --model, without training.
 
     Raises:
@@ -297,7 +293,7 @@ def predict(output: str | None) -> None:
         print(f"predictions  {os.path.join(output, answer)}")
 
 
-def parse_seeds(texts: list[str]) -> list[int]:
+def _parse_seeds(texts: list[str]) -> list[int]:
     """Parses --seeds; each seed once.
 
     Raises:
@@ -315,7 +311,7 @@ def parse_seeds(texts: list[str]) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def print_table(rows: dict[str, dict[str, float]]) -> None:
+def _print_table(rows: dict[str, dict[str, float]]) -> None:
     """Prints a line for each row and a column for each metric."""
     names = list(next(iter(rows.values())))
     print(" " * 10 + "".join(f"{name:>{len(name) + 3}}" for name in names))

@@ -172,7 +172,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, leftovers, locks
 
-    work_dir = FLAGS.work_dir or f"{FLAGS.output}.work"
+    work_dir = FLAGS.work_dir or leftovers.work_path(FLAGS.output)
     inputs = _inputs(work_dir)
     leftovers.tidy(work_dir)
     with locks.held(work_dir):

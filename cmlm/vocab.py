@@ -137,12 +137,12 @@ def main(_) -> None:
         if not FLAGS.keep_languages or language in FLAGS.keep_languages
     }
     if FLAGS.prune_model:
-        prune(paths)
+        _prune(paths)
     else:
-        learn(paths)
+        _learn(paths)
 
 
-def learn(paths: dict[str, list[str]]) -> None:
+def _learn(paths: dict[str, list[str]]) -> None:
     """Learns a vocabulary and prints how it covers each language."""
     with cli.quiet_imports():
         from cmlm.common import fields
@@ -169,7 +169,7 @@ def learn(paths: dict[str, list[str]]) -> None:
         # Beam may read remote files, so only their beginning is inspected.
         inspection.inspect(of, _SAMPLE_BYTES if on_beam else FLAGS.max_text_bytes)
     if on_beam:
-        learn_on_beam(paths, config)
+        _learn_on_beam(paths, config)
     else:
         learning.learn(paths, config, FLAGS.output)
 
@@ -190,7 +190,7 @@ def learn(paths: dict[str, list[str]]) -> None:
     print(FLAGS.output)
 
 
-def learn_on_beam(paths: dict[str, list[str]], config) -> None:
+def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
     """Learns a vocabulary from words that are counted on Beam."""
     if FLAGS["max_text_bytes"].present:
         raise UserError(
@@ -215,7 +215,7 @@ def learn_on_beam(paths: dict[str, list[str]], config) -> None:
     learning.learn_and_write(counts, totals, config, FLAGS.output, paths)
 
 
-def prune(paths: dict[str, list[str]]) -> None:
+def _prune(paths: dict[str, list[str]]) -> None:
     """Prunes a model and prints its sizes before and after."""
     useless = [f"--{name}" for name in _LEARNING if FLAGS[name].present]
     if useless:

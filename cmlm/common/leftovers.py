@@ -90,6 +90,11 @@ def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
     return unfinished, replaced
 
 
+def work_path(output: str | None) -> str | None:
+    """The work directory beside an output, for files that outlive a killed run."""
+    return output and f"{output}.work"
+
+
 @contextlib.contextmanager
 def work_directory(path: str | None) -> Iterator[str | None]:
     """Locks a directory whose files the next run of a killed command finds again.
