@@ -151,7 +151,7 @@ class SentenceClassifier:
             report: called with (step, loss, learning rate) after every step.
 
         Returns:
-            The mean loss of the last epoch.
+            The mean loss over the examples of the last epoch.
 
         Raises:
             UserError: the loss is not finite.
@@ -173,10 +173,10 @@ class SentenceClassifier:
         ]
         # The traced step must not create variables.
         self._optimizer._create_all_weights(self._variables)
-        step, losses = 0, []
+        step, losses, counts = 0, [], []
         for number in range(settings.epochs):
             random = np.random.default_rng([self._seed, number])
-            losses = []
+            losses, counts = [], []
             for rows in examples_lib.epoch(
                 examples.lengths, settings.batch_size, random
             ):
@@ -190,8 +190,9 @@ class SentenceClassifier:
                         "or a weight of the encoder is not finite"
                     )
                 losses.append(loss)
+                counts.append(len(rows))
                 report(step, loss, rate)
-        return float(np.mean(losses))
+        return float(np.average(losses, weights=counts))
 
     def outputs(self, examples: Examples) -> np.ndarray:
         """The outputs of the head without dropout, float32 [n, outputs]."""
