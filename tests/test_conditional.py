@@ -94,14 +94,14 @@ def test_the_masked_sentence_never_reaches_the_vector_it_is_given():
     batch = toys.pair_batch()
     other = {**batch, "input_word_ids": (batch["input_word_ids"] * 3) % 50}
     np.testing.assert_array_equal(
-        layer.sentence_vector(batch), layer.sentence_vector(other)
+        layer.context_vector(batch), layer.context_vector(other)
     )
 
 
 def test_gradients_reach_the_encoder_through_the_condition():
     model, layer = build()
     batch = toys.pair_batch()
-    context = tf.constant(layer.sentence_vector(batch))
+    context = tf.constant(layer.context_vector(batch))
     with tf.GradientTape() as tape:
         tape.watch(context)
         masked = predictions.of_batch(batch)
@@ -114,7 +114,7 @@ def test_gradients_reach_the_encoder_through_the_condition():
     only_s1["input_word_ids"] = tf.minimum(batch["input_word_ids"], 48)
     kernel = model.encoder.bert.transformer_layers[0].trainable_weights[0]
     with tf.GradientTape(persistent=True) as tape:
-        vectors = layer.sentence_vector(only_s1)
+        vectors = layer.context_vector(only_s1)
         predicted = layer.predict_masked(only_s1, vectors, masked.tokens)
         through = tf.reduce_sum(predicted**2)
         vectors = tf.stop_gradient(vectors)

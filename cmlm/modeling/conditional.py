@@ -40,7 +40,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
         self.masked_lm = masked_lm
         self.skip = skip
 
-    def sentence_vector(self, inputs: dict[str, tf.Tensor], training=None):
+    def context_vector(self, inputs: dict[str, tf.Tensor], training=None):
         """Encodes s1: the vector before any projection.
 
         Args:
@@ -94,7 +94,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
             logits, float [batch, predictions, vocab_size].
         """
         positions = inputs["masked_lm_positions"]
-        vectors = self.sentence_vector(inputs, training=training)
+        vectors = self.context_vector(inputs, training=training)
         tokens = predictions.all_tokens(positions)
         logits = self.predict_masked(inputs, vectors, tokens, training=training)
         return tf.reshape(logits, [*tf.unstack(tf.shape(positions)), logits.shape[-1]])

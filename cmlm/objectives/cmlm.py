@@ -89,12 +89,12 @@ class CmlmObjective(MaskedTextObjective):
         return self.masked_metrics(masked, logits)
 
     def compute(self, batch, training):
-        vectors = self.conditional.sentence_vector(batch, training=training)
+        vectors = self.conditional.context_vector(batch, training=training)
         metrics = self._metrics(batch, vectors, training)
         return metrics["loss"][0], metrics
 
     def evaluate(self, batch):
-        vectors = self.conditional.sentence_vector(batch, training=False)
+        vectors = self.conditional.context_vector(batch, training=False)
         metrics = self._metrics(batch, vectors, training=False)
         # Each sentence gets the vector of the row half a batch away. A batch is sorted
         # by length and keeps the order of the text among equal lengths, so rows that
