@@ -22,10 +22,10 @@ def build(skip=False, **values):
 
 
 def summed_loss(layer, batch):
-    logits = layer(batch, training=False)
-    assert logits.shape == (*batch["masked_lm_ids"].shape, toys.VOCAB_SIZE)
     masked = predictions.of_batch(batch)
-    logits = tf.reshape(logits, [-1, toys.VOCAB_SIZE])
+    vectors = layer.context_vector(batch, training=False)
+    logits = layer(batch, vectors, masked.tokens, training=False)
+    assert logits.shape == (len(masked.labels), toys.VOCAB_SIZE)
     return losses.masked_lm(logits, masked.labels, masked.weights)
 
 
@@ -105,7 +105,7 @@ def test_gradients_reach_the_encoder_through_the_condition():
     with tf.GradientTape() as tape:
         tape.watch(context)
         masked = predictions.of_batch(batch)
-        logits = layer.predict_masked(batch, context, masked.tokens)
+        logits = layer(batch, context, masked.tokens)
         loss = losses.masked_lm(logits, masked.labels, masked.weights)[0]
     assert float(tf.norm(tape.gradient(loss, context))) > 1e-3
     # A word that only s1 has gets a gradient in the table, beyond the head's.
@@ -115,10 +115,10 @@ def test_gradients_reach_the_encoder_through_the_condition():
     kernel = model.encoder.bert.transformer_layers[0].trainable_weights[0]
     with tf.GradientTape(persistent=True) as tape:
         vectors = layer.context_vector(only_s1)
-        predicted = layer.predict_masked(only_s1, vectors, masked.tokens)
+        predicted = layer(only_s1, vectors, masked.tokens)
         through = tf.reduce_sum(predicted**2)
         vectors = tf.stop_gradient(vectors)
-        predicted = layer.predict_masked(only_s1, vectors, masked.tokens)
+        predicted = layer(only_s1, vectors, masked.tokens)
         stopped = tf.reduce_sum(predicted**2)
     difference = tape.gradient(through, kernel) - tape.gradient(stopped, kernel)
     assert float(tf.norm(difference)) > 1e-3

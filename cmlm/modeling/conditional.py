@@ -5,7 +5,6 @@ from __future__ import annotations
 import tensorflow as tf
 
 from cmlm.common.keras import keras
-from cmlm.modeling import predictions
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.layers import MaskedLM, ViewProjection
 
@@ -56,7 +55,7 @@ class ConditionalMaskedLM(keras.layers.Layer):
         }
         return self.encoder.pooled_vector(context, training=training)
 
-    def predict_masked(
+    def call(
         self,
         inputs: dict[str, tf.Tensor],
         vectors: tf.Tensor,
@@ -81,20 +80,3 @@ class ConditionalMaskedLM(keras.layers.Layer):
             views = tf.gather(tf.reshape(conditions, [-1, width]), tokens[:, 0])
             outputs = tf.concat([outputs, tf.cast(views, outputs.dtype)], axis=-1)
         return self.masked_lm(outputs)
-
-    def call(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
-        """Runs both steps.
-
-        Args:
-            inputs: those of both steps, and `masked_lm_positions`, int32 [batch,
-                predictions].
-            training: whether dropout is on.
-
-        Returns:
-            logits, float [batch, predictions, vocab_size].
-        """
-        positions = inputs["masked_lm_positions"]
-        vectors = self.context_vector(inputs, training=training)
-        tokens = predictions.all_tokens(positions)
-        logits = self.predict_masked(inputs, vectors, tokens, training=training)
-        return tf.reshape(logits, [*tf.unstack(tf.shape(positions)), logits.shape[-1]])

@@ -83,9 +83,7 @@ class CmlmObjective(MaskedTextObjective):
     def _metrics(self, batch, vectors, training):
         """Loss and accuracy of s2, given the vectors of s1."""
         masked = predictions.of_batch(batch)
-        logits = self.conditional.predict_masked(
-            batch, vectors, masked.tokens, training=training
-        )
+        logits = self.conditional(batch, vectors, masked.tokens, training=training)
         return self.masked_metrics(masked, logits)
 
     def compute(self, batch, training):
