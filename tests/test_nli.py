@@ -21,6 +21,7 @@ from cmlm.training.validation import Validator
 
 LABELS = ["entailment", "Neutral", "contradictory", "0", "1", "2"]
 LANGUAGES = ("en", "de", "fr")
+SIDES = ("premise", "hypothesis")
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_one_language_is_that_of_both_sides(files, tokenizer):
     files = {"de": files["de"]}
     dataset = pair_pipelines.nli_pairs(feed(files, tokenizer, "train"))
     for batch in dataset.take(3).as_numpy_iterator():
-        for side in ("premise", "hypothesis"):
+        for side in SIDES:
             for ids in batch[f"{side}_word_ids"][:, 0]:
                 assert words(tokenizer, ids)[1] == "de"
 
@@ -121,6 +122,8 @@ def test_validation_has_every_language_of_the_held_out_rows(files, tokenizer):
     assert 0 < n_rows < 30
     assert sum(len(batch["nli_label"]) for batch in trained) == 60
     for batch in held_out:
+        sides = [f"{side}_{of}" for side in SIDES for of in ("word_ids", "mask")]
+        assert set(batch) == {*sides, "nli_label"}
         for texts in batch["hypothesis_word_ids"].numpy():
             found = [words(tokenizer, ids)[1] for ids in texts]
             assert found == list(LANGUAGES)

@@ -44,6 +44,7 @@ COLUMNS: dict[str, str | None] = {
 for _side in ("context", "source", "target", "negative", "premise", "hypothesis"):
     COLUMNS[f"{_side}_word_ids"] = f"{_side}_mask"
     COLUMNS[f"{_side}_mask"] = f"{_side}_mask"
+for _side in ("source", "target", "negative"):
     COLUMNS[f"{_side}_hash"] = None
 
 # Rows in a window that is sorted by length, and bounds for the number of its batches. A

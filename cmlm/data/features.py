@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 from cmlm.data import masking
@@ -59,10 +61,18 @@ def side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     return {**tokens(name, text, feed), f"{name}_hash": hash_of(text)}
 
 
-def sides(name: str, texts: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """Returns the features of `side` with one more axis, from string [n, texts]."""
+def several(
+    of: Callable[..., dict[str, tf.Tensor]], name: str, texts: tf.Tensor, feed: Feed
+) -> dict[str, tf.Tensor]:
+    """Returns features with one more axis, from string [n, texts].
+
+    Args:
+        of: `tokens` or `side`.
+        name, feed: see there.
+        texts: the texts of each example.
+    """
     found = {}
-    for key, value in side(name, tf.reshape(texts, [-1]), feed).items():
+    for key, value in of(name, tf.reshape(texts, [-1]), feed).items():
         shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
         found[key] = tf.ensure_shape(
             tf.reshape(value, shape), [*texts.shape, *value.shape[1:]]

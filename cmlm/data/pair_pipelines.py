@@ -57,7 +57,7 @@ def bitext_pairs(feed: Feed) -> tf.data.Dataset:
         if negatives:
             texts = tf.stack(negatives, axis=1)
             exists = tf.cast(tf.strings.length(texts) > 0, tf.int32)
-            found |= features.sides("negative", texts, feed)
+            found |= features.several(features.side, "negative", texts, feed)
             found["negative_exists"] = exists
         return found
 
@@ -198,8 +198,8 @@ def nli_pairs(feed: Feed, same_language: bool = False) -> tf.data.Dataset:
 
     def to_features(_, premises, hypotheses, label):
         return {
-            **features.sides("premise", premises, feed),
-            **features.sides("hypothesis", hypotheses, feed),
+            **features.several(features.tokens, "premise", premises, feed),
+            **features.several(features.tokens, "hypothesis", hypotheses, feed),
             "nli_label": nli.label_ids(label),
         }
 
