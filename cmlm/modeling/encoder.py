@@ -80,11 +80,7 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
         )
         if read is not None:
             return {"read_output": outputs[-1]}
-        return {
-            "sequence_output": outputs[-1],
-            "pooled_output": fused.dense(self.pooler_layer, outputs[-1][:, 0]),
-            "encoder_outputs": outputs,
-        }
+        return {"sequence_output": outputs[-1], "encoder_outputs": outputs}
 
 
 class EncoderNetwork(keras.Model):
@@ -120,7 +116,6 @@ class EncoderNetwork(keras.Model):
             name="bert",
         )
         self.bert.exact_gelu = config.hidden_activation == "gelu"
-        self.hidden_size = config.hidden_size
         self.relative_positions = None
         if config.relative_positions:
             self.relative_positions = layers.RelativePositions(
