@@ -205,11 +205,6 @@ class Classifier(nlp_layers.ClassificationHead):
     """Model Garden's head of a sequence; a training step adds its biases exactly."""
 
     def call(self, sequence: tf.Tensor) -> tf.Tensor:
-        """Classifies: float [batch, seq, dim], of which [CLS] counts, to logits.
-
-        Without an `inner_dim` it takes vectors, float [batch, dim].
-        """
-        x = sequence
-        if self.inner_dim:
-            x = fused.dense(self.dense, sequence[:, self.cls_token_idx])
+        """Classifies: float [batch, seq, dim], of which [CLS] counts, to logits."""
+        x = fused.dense(self.dense, sequence[:, self.cls_token_idx])
         return fused.dense(self.out_proj, self.dropout(x))
