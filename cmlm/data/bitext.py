@@ -353,9 +353,7 @@ def _row_reader(own: int, columns: int) -> streams.Reader:
         good = (cells.row_lengths() == own) & (shortest > 0)
         # Cuts surplus columns and fills missing ones with "".
         table = tf.ragged.boolean_mask(cells, good).to_tensor(shape=[None, columns])
-        document = tf.strings.to_hash_bucket_fast(table[:, 0], 1 << 62)
-        line_in_document = tf.zeros_like(document, tf.int32)
-        chosen = streams.in_buckets(document, line_in_document, buckets)
+        chosen = streams.rows_in_buckets(table[:, 0], buckets)
         return tuple(tf.unstack(tf.boolean_mask(table, chosen), num=columns, axis=1))
 
     def read(path, unpacked_length, buckets):

@@ -137,8 +137,7 @@ def rows(portion: streams.Portion, *, same_language: bool = False) -> tf.data.Da
     )
 
     def is_in_part(premises, *_):
-        document = tf.strings.to_hash_bucket_fast(premises[:1], 1 << 62)
-        return streams.in_buckets(document, tf.zeros([1], tf.int32), portion.buckets)[0]
+        return streams.rows_in_buckets(premises[:1], portion.buckets)[0]
 
     dataset = dataset.filter(is_in_part)
     context = portion.input_context

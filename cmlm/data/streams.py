@@ -267,14 +267,12 @@ def _read_chunks(
         opens = filled & ~follows
         openings = tf.cast(tf.where(opens)[:, 0], tf.int32)
         index = tf.cumsum(tf.cast(opens, tf.int32))  # 0: the document still open
-        fingerprints = tf.strings.to_hash_bucket_fast(
-            tf.gather(lines, openings), 1 << 62
-        )
+        fingerprints = _fingerprints(tf.gather(lines, openings))
         document = tf.gather(tf.concat([[last_document], fingerprints], 0), index)
         first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)
         line_in_document = tf.range(tf.size(lines)) - first
 
-        kept = in_buckets(document, line_in_document, buckets)
+        kept = _in_buckets(document, line_in_document, buckets)
         both_kept = kept & tf.concat([[last_in_part], kept[:-1]], axis=0)
         state = (
             lines[-1],
@@ -373,7 +371,23 @@ def _join_chunk(before: _OpenPassage, lines, joined, count_tokens, n_tokens):
     return behind, (given, previous[:-1], given_joined)
 
 
-def in_buckets(
+def rows_in_buckets(first: tf.Tensor, buckets: tf.Tensor) -> tf.Tensor:
+    """Tells which rows of a table belong to a part: bool [rows].
+
+    Args:
+        first: string [rows], the first cell of each row.
+        buckets: int32 [2], see `Portion.buckets`.
+    """
+    document = _fingerprints(first)
+    return _in_buckets(document, tf.zeros_like(document, tf.int32), buckets)
+
+
+def _fingerprints(texts: tf.Tensor) -> tf.Tensor:
+    """The numbers that decide what is held out: string [n] to int64 [n]."""
+    return tf.strings.to_hash_bucket_fast(texts, 1 << 62)
+
+
+def _in_buckets(
     document: tf.Tensor, line_in_document: tf.Tensor, buckets: tf.Tensor
 ) -> tf.Tensor:
     """Tells which lines belong to a part: bool [lines].
