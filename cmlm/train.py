@@ -316,6 +316,23 @@ def _stages_to_train(planned, strategy):
             yield stage
 
 
+def _build(stage, strategy, writes: bool = True):
+    """Builds the run of a stage and describes it."""
+    with cli.quiet_imports():
+        from cmlm.training import engine
+
+    run = engine.build(
+        stage.config,
+        stage.directory,
+        stage.stacked_on,
+        whole=stage.whole,
+        strategy=strategy,
+        writes=writes,
+    )
+    print(_describe(run), file=sys.stderr)
+    return run
+
+
 def _evaluate(stage, strategy) -> None:
     """Validates the latest checkpoint and prints the metrics.
 
@@ -329,15 +346,7 @@ def _evaluate(stage, strategy) -> None:
 
     if latest.find(stage.directory) is None:
         raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
-    run = engine.build(
-        stage.config,
-        stage.directory,
-        stage.stacked_on,
-        whole=stage.whole,
-        strategy=strategy,
-        writes=False,
-    )
-    print(_describe(run), file=sys.stderr)
+    run = _build(stage, strategy, writes=False)
     metrics = engine.evaluate(run)
     if workers.is_chief(strategy):
         for name, value in metrics.items():
@@ -350,14 +359,7 @@ def _train(stage, strategy) -> int | None:
         from cmlm.training import engine
         from cmlm.training.finite import NonFiniteError
 
-    run = engine.build(
-        stage.config,
-        stage.directory,
-        stage.stacked_on,
-        whole=stage.whole,
-        strategy=strategy,
-    )
-    print(_describe(run), file=sys.stderr)
+    run = _build(stage, strategy)
     # A stage before the last may be built only to make up for its validation.
     if run.is_over and stage.directory == stage.whole:
         length = "epochs" if run.config.trainer.epochs else "train_steps"
