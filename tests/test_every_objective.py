@@ -236,7 +236,7 @@ def test_gradient_is_that_of_the_loss(case):
 
     @tf.function(autograph=False)
     def loss():
-        losses, _ = objective.loss(batch)
+        losses, _ = objective.compute(batch, training=True)
         return tf.reduce_sum(losses / objective.normalizer(batch))
 
     found, random, step = variables(case.trainer), np.random.default_rng(0), 0.005
@@ -369,8 +369,8 @@ def test_padding_changes_nothing(case):
     for key in narrower:
         if key.endswith("_word_ids"):
             assert not batch[key][..., trimmed[key].shape[-1] :].numpy().any(), key
-    want, want_metrics = case.objective.loss(batch)
-    got, metrics = case.objective.loss(trimmed)
+    want, want_metrics = case.objective.compute(batch, training=True)
+    got, metrics = case.objective.compute(trimmed, training=True)
     np.testing.assert_allclose(got, want, rtol=1e-5)
     for key in want_metrics:
         np.testing.assert_allclose(metrics[key], want_metrics[key], rtol=1e-5)

@@ -439,7 +439,7 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
         vectors["ngram"], vectors["rest"], vectors["sentence"], released
     )
     want.append(distances[found].sum())
-    got, metrics = objective.loss(batch)
+    got, metrics = objective.compute(batch, training=True)
     np.testing.assert_allclose(got, want, rtol=1e-3)
     assert len(want) == (3 if released else 2)
     normalizer = objective.normalizer(batch).numpy()
@@ -474,8 +474,12 @@ def test_the_two_losses_have_weights_of_their_own(one_device, tokenizer, batch):
     ).objectives["misad"]
     for name, part in reference.model.parts.items():
         weighed.model.parts[name].set_weights(part.get_weights())
-    want, metrics = reference.loss({k: tf.constant(v) for k, v in batch.items()})
-    got, same = weighed.loss({k: tf.constant(v) for k, v in batch.items()})
+    want, metrics = reference.compute(
+        {k: tf.constant(v) for k, v in batch.items()}, training=True
+    )
+    got, same = weighed.compute(
+        {k: tf.constant(v) for k, v in batch.items()}, training=True
+    )
     np.testing.assert_allclose(got, want * [0.5, 3.0], rtol=1e-4)
     for name in metrics:
         np.testing.assert_allclose(same[name], metrics[name], rtol=1e-4, err_msg=name)

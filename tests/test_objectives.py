@@ -36,7 +36,7 @@ def test_next_sentence_adds_two_means(one_device):
     batch = BATCHES["nsp"]
     trainer = build(one_device, "nsp", batch)
     objective, model = trainer.objectives["nsp"], trainer.model
-    losses, metrics = objective.loss(batch)
+    losses, metrics = objective.compute(batch, training=True)
     sequence = model.encoder(batch)["sequence_output"].numpy()
     weights = oracles.weights_by_name(objective.head)
     hidden = np.tanh(
@@ -56,7 +56,7 @@ def test_next_sentence_adds_two_means(one_device):
     part = model.parts["masked_lm"]
     variables = [*objective.head.trainable_variables, *part.trainable_variables]
     with tf.GradientTape() as tape:
-        losses, _ = objective.loss(batch)
+        losses, _ = objective.compute(batch, training=True)
         total = losses[0] / normalizer[0] + losses[1] / normalizer[1]
     gradients = [
         tf.convert_to_tensor(g).numpy() for g in tape.gradient(total, variables)

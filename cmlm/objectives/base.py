@@ -98,7 +98,7 @@ class ObjectiveConfig(hyperparams.Config):
     def is_active(self, step: int) -> bool:
         """Whether the objective takes part in the step with this number (from 0)."""
         return (
-            self.weight > 0
+            self.is_enabled
             and step >= self.start_step
             and (self.end_step is None or step < self.end_step)
         )
@@ -194,7 +194,7 @@ class Objective(tf.Module, abc.ABC):
         # Set by the engine for runs of whole epochs, see `Feed.epoch_examples`.
         self.epoch_examples = 0
 
-    # Names of the metrics that `loss` returns; the loss itself comes first.
+    # Names of the metrics that `compute` returns; the loss itself comes first.
     train_metrics: tuple[str, ...] = ("loss",)
     # Whether the loss depends on sentence vectors. If not, a step of this objective
     # leaves `EncoderNetwork.reading_variables` as they are.
@@ -284,7 +284,7 @@ class Objective(tf.Module, abc.ABC):
     # The pipelines have no Python control flow to convert, and AutoGraph's search for
     # it takes seconds.
     @tf.autograph.experimental.do_not_convert
-    def _dataset(self, found, part, input_context, **values):
+    def _dataset(self, corpus, part, input_context, **values):
         config = self.config.train_data
         if self.data.validation is not None:
             config = config.replace(hold_out_fraction=0.0)
@@ -292,7 +292,7 @@ class Objective(tf.Module, abc.ABC):
             batches.Feed(
                 config,
                 self.tokenizer,
-                found,
+                corpus,
                 input_context.get_per_replica_batch_size(self.global_batch_size),
                 part,
                 input_context,
@@ -332,10 +332,6 @@ class Objective(tf.Module, abc.ABC):
             The summed loss, float32 with the shape of `normalizer`, and the metrics by
             name, at least `train_metrics`.
         """
-
-    def loss(self, batch: dict[str, tf.Tensor]) -> tuple[tf.Tensor, dict[str, Metric]]:
-        """Does `compute` in training mode."""
-        return self.compute(batch, training=True)
 
     def evaluate(self, batch: dict[str, tf.Tensor]) -> dict[str, Metric]:
         """Returns the metrics of a validation batch by name; the batch may be empty."""

@@ -78,7 +78,7 @@ class ReplicaGradients:
 
     def _at_once(self, batch, scale, variables):
         with tf.GradientTape() as tape:
-            loss, metrics = self._objective.loss(batch)
+            loss, metrics = self._objective.compute(batch, training=True)
             scaled = tf.reduce_sum(loss * scale)
         return _dense(tape, scaled, variables), self._rows(metrics)
 
