@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import masking
+from cmlm.data import masking, streams
 from cmlm.data.batches import Feed
-from cmlm.data.teacher_vectors import hash_of
 
 
 def encode(text: tf.Tensor, feed: Feed) -> tf.Tensor:
@@ -58,7 +57,7 @@ def tokens(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
 
 def side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
     """Returns the features of one side of contrastive pairs, from string [n]."""
-    return {**tokens(name, text, feed), f"{name}_hash": hash_of(text)}
+    return {**tokens(name, text, feed), f"{name}_hash": streams.hash_of(text)}
 
 
 def several(

@@ -16,7 +16,6 @@ from cmlm.data.batches import Feed, batches
 from cmlm.data.corpus import Corpus
 from cmlm.data.masking import MaskingConfig
 from cmlm.data.span_masking import SpanConfig
-from cmlm.data.teacher_vectors import hash_of
 
 
 def neighbours(feed: Feed) -> tf.data.Dataset:
@@ -164,7 +163,7 @@ def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:
         return {
             f"{name}_word_ids": ids,
             f"{name}_mask": features.real_tokens(ids, feed),
-            f"{name}_hash": hash_of(text),
+            f"{name}_hash": streams.hash_of(text),
         }
 
     def to_features(seed, text):

@@ -29,16 +29,12 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, checksums, files, json_files, locks, own_files
+from cmlm.data import streams
 from cmlm.errors import UserError, advised
 
 _ABOUT, _VECTORS, _KEYS, _TEXTS = "teacher.json", "vectors", "keys", "texts.json"
 # Rows that are read at a time for the principal directions.
 _ROWS_AT_ONCE = 65_536
-
-
-def hash_of(text: tf.Tensor) -> tf.Tensor:
-    """Returns the key of each text: int64, in the shape of the strings."""
-    return tf.strings.to_hash_bucket_fast(text, tf.int64.max)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +66,7 @@ class TeacherVectors:
         names = _computed(self.rows)
         keys = self._map(names.keys, tf.int64, [self.rows])
         rows = self._map(names.rows, tf.int64, [self.rows])
-        wanted = hash_of(text)
+        wanted = streams.hash_of(text)
         place = tf.minimum(tf.searchsorted(keys, wanted), self.rows - 1)
         found = tf.equal(tf.gather(keys, place), wanted)
         message = f"{self.directory} lacks a text: the text changed during the run"

@@ -14,7 +14,7 @@ import tensorflow as tf
 from cmlm.common import arrays, checksums, files, identity, path_names
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
-from cmlm.data import teacher_vectors
+from cmlm.data import streams, teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
@@ -320,7 +320,7 @@ def _batches(
         datasets.insert(0, tf.data.Dataset.from_tensor_slices(words))
     for dataset in datasets:
         batches = dataset.batch(_AT_ONCE).map(
-            lambda text: (teacher_vectors.hash_of(text), text)
+            lambda text: (streams.hash_of(text), text)
         )
         for keys, texts in batches.as_numpy_iterator():
             yield keys.tolist(), [text.decode("utf-8", "replace") for text in texts]
