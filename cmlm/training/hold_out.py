@@ -35,15 +35,15 @@ def ensure(
             are parts of the run's, are changed in place.
         strategy: the devices; worker 0 decides.
     """
-    parts = {name: each.config.train_data for name, each in objectives.items()}
+    settings = {name: each.config.train_data for name, each in objectives.items()}
 
     def decide() -> dict[str, float]:
         for group in _by_text(objectives.values()):
             _widen(group)
-        return {name: part.hold_out_fraction for name, part in parts.items()}
+        return {name: each.hold_out_fraction for name, each in settings.items()}
 
     for name, share in workers.on_chief(strategy, decide).items():
-        parts[name].hold_out_fraction = share
+        settings[name].hold_out_fraction = share
 
 
 def _by_text(objectives: Iterable[Objective]) -> list[list[Objective]]:
@@ -86,24 +86,26 @@ def _raise_shares(asked: list[Objective], unable: list[Objective]) -> bool:
     Returns:
         Whether a larger share is enough for all; otherwise the shares stay.
     """
-    parts = [each.config.train_data for each in asked]
-    before = [part.hold_out_fraction for part in parts]
-    while unable and (largest := max(part.hold_out_fraction for part in parts)) < _MOST:
-        for part in parts:
-            part.hold_out_fraction = min(2 * largest, _MOST)
+    settings = [each.config.train_data for each in asked]
+    before = [each.hold_out_fraction for each in settings]
+    largest = max(before)
+    while unable and largest < _MOST:
+        largest = min(2 * largest, _MOST)
+        for each in settings:
+            each.hold_out_fraction = largest
         if not all(_has_any(each.training_examples()) for each in asked):
             # A text of one block, or of equal documents, is held out whole or not.
             break
         unable = _unable(unable)
     if unable:
-        for part, share in zip(parts, before, strict=True):
-            part.hold_out_fraction = share
+        for each, share in zip(settings, before, strict=True):
+            each.hold_out_fraction = share
         return False
     logger.info(
         "%s: a share of %g of this text holds out too little; the run holds out %g",
         ", ".join(each.name for each in asked),
         before[0],
-        parts[0].hold_out_fraction,
+        settings[0].hold_out_fraction,
     )
     return True
 
