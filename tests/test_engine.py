@@ -211,7 +211,7 @@ def test_a_signal_in_the_last_validation_stops_the_run(text, tmp_path):
         engine.train(run)
     assert caught.value.signum == signal.SIGINT
     assert (tmp_path / "ckpt-1.index").exists()
-    assert metrics_log.has_validation(str(tmp_path / model_dir.METRICS), 1)
+    assert metrics_log.has_validation(str(tmp_path), 1)
 
 
 def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):

@@ -111,7 +111,7 @@ def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
     rows = [{"step": step, "time": 1.0} for step in (5, 10, 15)]
     text = "".join(json.dumps(row) + "\n" for row in rows) + '{"step": 20, "ti'
     Path(path).write_text(text)
-    log = metrics_log.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    log = metrics_log.MetricsLog(str(tmp_path), start_step=10)
     log.write(12, {"a": 1.0})
     assert [row["step"] for row in metrics_log.read_metrics(path)] == [5, 10, 12]
 
@@ -119,7 +119,7 @@ def test_metrics_log_survives_a_cut_line_and_a_step_back(tmp_path):
 def test_metrics_log_begins_anew_where_no_row_is_left(tmp_path):
     path = str(tmp_path / "metrics.jsonl")
     Path(path).write_text('{"step": 15, "time": 1.0}\n')
-    log = metrics_log.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    log = metrics_log.MetricsLog(str(tmp_path), start_step=10)
     assert metrics_log.read_metrics(path) == []
     log.write(12, {"a": 1.0})
     assert [row["step"] for row in metrics_log.read_metrics(path)] == [12]
@@ -139,7 +139,7 @@ def test_metrics_log_leaves_out_foreign_lines_and_says_so(tmp_path, caplog):
     )
     text = '{"step": 5, "time": 1.0}\n' + "".join(f"{line}\n" for line in bad)
     Path(path).write_bytes(text.encode() + b'\xff\x00\n{"step": 7}\n')
-    metrics_log.MetricsLog(path, str(tmp_path / "tb"), start_step=10)
+    metrics_log.MetricsLog(str(tmp_path), start_step=10)
     assert f"{path}: 9 lines are not rows of metrics" in caplog.text
     assert "line 2 first" in caplog.text
     caplog.clear()

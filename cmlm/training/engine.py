@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import io
 import logging
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -410,9 +409,8 @@ def _owes_validation(run: Run) -> bool:
     is_due = step % settings.validation_interval == 0 or step == settings.train_steps
     if not (step and is_due):
         return False
-    path = os.path.join(run.directory, model_dir.METRICS)
     return workers.on_chief(
-        run.strategy, lambda: not metrics_log.has_validation(path, step)
+        run.strategy, lambda: not metrics_log.has_validation(run.directory, step)
     )
 
 

@@ -10,26 +10,25 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.encoders.model_dir import read_metrics
+from cmlm.encoders.model_dir import METRICS, TENSORBOARD, read_metrics
 
 
 class MetricsLog:
     """Writes rows of metrics to `metrics.jsonl` and to TensorBoard.
 
     Args:
-        path: the JSON lines file.
-        tensorboard_dir: the directory for event files, in `train` and `validation`.
+        directory: the model_dir.
         start_step: the step at which the run starts or resumes. The log drops later
             rows of the file, because the run repeats their steps.
     """
 
-    def __init__(self, path: str, tensorboard_dir: str, start_step: int):
-        self._path = path
+    def __init__(self, directory: str, start_step: int):
+        self._path = path = os.path.join(directory, METRICS)
         if tf.io.gfile.exists(path):
             rows = [row for row in read_metrics(path) if row["step"] <= start_step]
             with files.atomic_text(path) as file:
                 file.writelines(json.dumps(row) + "\n" for row in rows)
-        self._directory = tensorboard_dir
+        self._directory = os.path.join(directory, TENSORBOARD)
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -53,8 +52,9 @@ class MetricsLog:
         return self._writers[part]
 
 
-def has_validation(path: str, step: int) -> bool:
-    """Whether a `metrics.jsonl` has validation metrics at a step."""
+def has_validation(directory: str, step: int) -> bool:
+    """Whether a model_dir has validation metrics of a step."""
+    path = os.path.join(directory, METRICS)
     return tf.io.gfile.exists(path) and any(
         row["step"] == step and any(name.startswith("validation/") for name in row)
         for row in read_metrics(path)

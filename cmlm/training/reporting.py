@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import time
 from collections.abc import Mapping
 
@@ -37,11 +36,7 @@ class Reporter:
         self._trainer = trainer
         start = trainer.step
         self._line = progress.ProgressLine(settings.train_steps, start)
-        self._log = metrics_log.MetricsLog(
-            os.path.join(directory, model_dir.METRICS),
-            os.path.join(directory, model_dir.TENSORBOARD),
-            start,
-        )
+        self._log = metrics_log.MetricsLog(directory, start)
         self._begin_row()
         # Before the open loop.
         self._loop_step, self._loop_examples = start, trainer.examples_seen

@@ -54,10 +54,9 @@ def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
     for number, stage in reversed(list(enumerate(planned))):
         step = latest.step(stage.directory)
         if step:
-            metrics = os.path.join(stage.directory, model_dir.METRICS)
             owes_one = validates and stage.config.has_validation
             is_done = stage.config.trainer.is_over(step) and (
-                not owes_one or metrics_log.has_validation(metrics, step)
+                not owes_one or metrics_log.has_validation(stage.directory, step)
             )
             return number + int(is_done)
     return 0
