@@ -442,9 +442,9 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
     got, metrics = objective.compute(batch, training=True)
     np.testing.assert_allclose(got, want, rtol=1e-3)
     assert len(want) == (3 if released else 2)
-    normalizer = objective.normalizer(batch).numpy()
-    np.testing.assert_array_equal(normalizer[:-1], weights.sum())
-    assert normalizer[-1] == found.sum()
+    divisor = objective.divisor(batch).numpy()
+    np.testing.assert_array_equal(divisor[:-1], weights.sum())
+    assert divisor[-1] == found.sum()
     assert set(metrics) == set(objective.train_metrics)
     # The step reports the mean of each.
     step = trainer.train(1)

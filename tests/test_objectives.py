@@ -48,16 +48,16 @@ def test_next_sentence_adds_two_means(one_device):
     np.testing.assert_allclose(losses[1], want.sum(), rtol=1e-4)
     right = float(metrics["order_accuracy"][0])
     assert right == np.sum(logits.argmax(axis=1) == label)
-    normalizer = objective.normalizer(batch).numpy()
-    assert normalizer[0] == tf.reduce_sum(batch["masked_lm_weights"])
-    assert normalizer[1] == BATCH
+    divisor = objective.divisor(batch).numpy()
+    assert divisor[0] == tf.reduce_sum(batch["masked_lm_weights"])
+    assert divisor[1] == BATCH
 
     # The step descends the sum of the two means.
     part = model.parts["masked_lm"]
     variables = [*objective.head.trainable_variables, *part.trainable_variables]
     with tf.GradientTape() as tape:
         losses, _ = objective.compute(batch, training=True)
-        total = losses[0] / normalizer[0] + losses[1] / normalizer[1]
+        total = losses[0] / divisor[0] + losses[1] / divisor[1]
     gradients = [
         tf.convert_to_tensor(g).numpy() for g in tape.gradient(total, variables)
     ]

@@ -302,7 +302,7 @@ class Objective(tf.Module, abc.ABC):
         )
 
     @abc.abstractmethod
-    def normalizer(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    def divisor(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns the divisor of a batch's summed loss: float32 [] or [terms].
 
         The divisor depends on the inputs alone. The trainer sums it over the replicas
@@ -329,7 +329,7 @@ class Objective(tf.Module, abc.ABC):
             training: whether dropout is on.
 
         Returns:
-            The summed loss, float32 with the shape of `normalizer`, and the metrics by
+            The summed loss, float32 with the shape of `divisor`, and the metrics by
             name, at least `train_metrics`.
         """
 
@@ -356,7 +356,7 @@ class EmbeddingObjective(Objective):
     def trained_parts(self) -> list[str]:
         return ["encoder"]
 
-    def normalizer(self, batch):
+    def divisor(self, batch):
         return tf.cast(tf.shape(batch["source_word_ids"])[0], tf.float32)
 
     def sides_of(self, batch: dict[str, tf.Tensor]) -> list[str]:

@@ -131,7 +131,7 @@ class ContrastiveObjective(EmbeddingObjective):
         return loss, {
             **metrics,
             "reverse_accuracy": reverse["accuracy"],
-            "loss": (loss, self.normalizer(batch)),
+            "loss": (loss, self.divisor(batch)),
         }
 
 

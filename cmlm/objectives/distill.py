@@ -126,8 +126,8 @@ class DistillObjective(EmbeddingObjective):
     def make_dataset(self, feed):
         return pair_pipelines.taught_texts(feed, self._vectors.lookup)
 
-    def normalizer(self, batch):
-        return super().normalizer(batch) * len(self.sides_of(batch))
+    def divisor(self, batch):
+        return super().divisor(batch) * len(self.sides_of(batch))
 
     def embedding_loss(self, embeddings, batch):
         own = tf.reshape(embeddings, [-1, self.model.config.hidden_size])
@@ -137,7 +137,7 @@ class DistillObjective(EmbeddingObjective):
         distance = losses.cosine_distance(direction, taught)
         gather = distributed.gather_replicas
         error = losses.similarity_error(own, gather(own), taught, gather(taught))
-        count = self.normalizer(batch)
+        count = self.divisor(batch)
         loss = tf.reduce_sum(distance)
         if self.config.similarity_weight:
             loss += self.config.similarity_weight * tf.reduce_sum(error)

@@ -30,7 +30,7 @@ class MaskedTextObjective(Objective):
 
     train_metrics = ("loss", "accuracy")
 
-    def normalizer(self, batch):
+    def divisor(self, batch):
         return tf.reduce_sum(batch["masked_lm_weights"])
 
     @staticmethod

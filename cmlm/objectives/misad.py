@@ -211,8 +211,8 @@ class MisadObjective(MaskedTextObjective):
             draws=2 if self._is_released else 1,
         )
 
-    def normalizer(self, batch):
-        masked = super().normalizer(batch)
+    def divisor(self, batch):
+        masked = super().divisor(batch)
         found = tf.reduce_sum(tf.cast(batch["span_mask"][:, 0], tf.float32))
         return tf.stack([masked] * (2 if self._is_released else 1) + [found])
 

@@ -61,7 +61,7 @@ class NliObjective(Objective):
     def make_dataset(self, feed):
         return pair_pipelines.nli_pairs(feed, self.config.same_language)
 
-    def normalizer(self, batch):
+    def divisor(self, batch):
         return tf.cast(tf.size(batch["nli_label"]), tf.float32)
 
     def _scores(self, batch, training):
@@ -83,12 +83,12 @@ class NliObjective(Objective):
 
     def compute(self, batch, training):
         loss, right = self._scores(batch, training)
-        loss, count = tf.reduce_sum(loss), self.normalizer(batch)
+        loss, count = tf.reduce_sum(loss), self.divisor(batch)
         return loss, {"loss": (loss, count), "accuracy": (tf.reduce_sum(right), count)}
 
     def evaluate(self, batch):
         loss, right = self._scores(batch, training=False)
-        count = self.normalizer(batch)
+        count = self.divisor(batch)
         names = list((self.data.validation or self.data.train).files)
         # The pairs of languages that training draws.
         drawn = tf.ones([len(names), len(names)])

@@ -53,9 +53,9 @@ class OrderObjective(MlmObjective):
     def make_dataset(self, feed):
         return masked_pipelines.ordered_pairs(feed, self.config.masking, self.wrong)
 
-    def normalizer(self, batch):
+    def divisor(self, batch):
         pairs = tf.cast(tf.size(batch["order_label"]), tf.float32)
-        return tf.stack([super().normalizer(batch), pairs])
+        return tf.stack([super().divisor(batch), pairs])
 
     def compute(self, batch, training):
         """Returns the two summed losses, float32 [2], and all metrics."""

@@ -88,7 +88,7 @@ class ScoredObjective(EmbeddingObjective):
         cosines = losses.cosines(embeddings[:, 0], embeddings[:, 1])
         everything = distributed.gather_replicas(tf.stack([cosines, scores], axis=1))
         all_cosines, all_scores = everything[:, 0], everything[:, 1]
-        count = self.normalizer(batch)
+        count = self.divisor(batch)
         if config.loss == "cosine":
             wanted = (scores - config.lowest) / (config.highest - config.lowest)
             loss = tf.reduce_sum(tf.math.squared_difference(cosines, wanted))

@@ -251,9 +251,9 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         is_joint = self.settings.schedule == "joint"
         for name, batch in batches.items():
             objective = self.objectives[name]
-            count = distributed.sum_over_replicas(objective.normalizer(batch))
+            divisor = distributed.sum_over_replicas(objective.divisor(batch))
             weight = objective.config.weight if is_joint else 1.0
-            scale = tf.math.divide_no_nan(weight, count)
+            scale = tf.math.divide_no_nan(weight, divisor)
             # An objective that keeps the encoder frozen does not train it, even if
             # another objective of the step does.
             own = self._variables((name,))
