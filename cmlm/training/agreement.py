@@ -136,14 +136,13 @@ def check_begun(start: Start) -> str:
     Raises:
         UserError: the command asks for another run.
     """
-    config, begun, directory = start.config, start.begun, start.directory
-    source = begun_start(config, begun, directory)
-    if begun is not None:
+    source = begun_start(start.config, start.begun, start.directory)
+    if start.begun is not None:
         # A validation may name another teacher.
         if start.writes:
-            _refuse_other_teacher(config, begun, directory)
-        _refuse_other_optimizer(config, begun, directory)
-        _refuse_new_objectives(config, begun, directory)
+            _refuse_other_teacher(start)
+        _refuse_other_optimizer(start)
+        _refuse_new_objectives(start)
     return source
 
 
@@ -192,59 +191,55 @@ def begun_start(
     )
 
 
-def _refuse_other_teacher(
-    config: ExperimentConfig, begun: ExperimentConfig, directory: str
-) -> None:
+def _refuse_other_teacher(start: Start) -> None:
     """Raises UserError if a run with all of its steps gets another teacher.
 
     That teacher would read every text, and the run would learn nothing from it. A run
     in epochs may get one: how many steps it has is known only after its text is read.
     """
-    steps = latest.step(directory)
-    if config.trainer.epochs or not config.trainer.is_over(steps):
+    steps, settings = latest.step(start.directory), start.config.trainer
+    if settings.epochs or not settings.is_over(steps):
         return
-    objectives = begun.task.enabled()
-    for name, objective in config.task.enabled().items():
+    objectives = start.begun.task.enabled()
+    for name, objective in start.config.task.enabled().items():
         now = getattr(objective, "teacher", None)
         before = getattr(objectives.get(name), "teacher", None)
         if now and before and not _same_path(before, now):
             raise UserError(
-                f"--teacher is {now}, and the run in --model_dir={directory} has all of"
-                f" its {steps:,} steps; allowed: {before}, a larger"
+                f"--teacher is {now}, and the run in --model_dir={start.directory} has"
+                f" all of its {steps:,} steps; allowed: {before}, a larger"
                 " trainer.train_steps, or another --model_dir"
             )
 
 
-def _refuse_other_optimizer(
-    config: ExperimentConfig, begun: ExperimentConfig, directory: str
-) -> None:
+def _refuse_other_optimizer(start: Start) -> None:
     """Raises UserError if the optimizer of a model_dir has another type.
 
     Its checkpoints hold the state of that optimizer.
     """
-    before, now = begun.trainer.optimizer.type, config.trainer.optimizer.type
+    before = start.begun.trainer.optimizer.type
+    now = start.config.trainer.optimizer.type
     if before != now:
         raise UserError(
-            f"--model_dir={directory} trained with trainer.optimizer.type={before},"
-            f" this command asks for {now}; allowed: {before}, or"
-            f" --init_checkpoint={directory} with another --model_dir"
+            f"--model_dir={start.directory} trained with"
+            f" trainer.optimizer.type={before}, this command asks for {now}; allowed:"
+            f" {before}, or --init_checkpoint={start.directory} with another"
+            " --model_dir"
         )
 
 
-def _refuse_new_objectives(
-    config: ExperimentConfig, begun: ExperimentConfig, directory: str
-) -> None:
+def _refuse_new_objectives(start: Start) -> None:
     """Raises UserError for an objective that did not train in a model_dir.
 
     Its checkpoints lack the head of the objective and its place in the data.
     """
-    before = begun.task.enabled()
-    new = [name for name in config.task.enabled() if name not in before]
+    before = start.begun.task.enabled()
+    new = [name for name in start.config.task.enabled() if name not in before]
     if new:
         raise UserError(
-            f"--model_dir={directory} trained {', '.join(before)}, this command asks"
-            f" for {', '.join(new)}; allowed: --init_checkpoint={directory} with"
-            " another --model_dir"
+            f"--model_dir={start.directory} trained {', '.join(before)}, this command"
+            f" asks for {', '.join(new)}; allowed: --init_checkpoint={start.directory}"
+            " with another --model_dir"
         )
 
 
