@@ -61,7 +61,9 @@ def taught(folder, directory="run", *, objectives, init_checkpoint="", **values)
     for name, objective in objectives.items():
         setattr(run.task, name, objective)
     tokenizer = WordPiece(str(folder / "vocab.txt"))
-    data = {name: each.load_data(str(folder)) for name, each in objectives.items()}
+    data = {
+        name: each.load_data(str(folder), False) for name, each in objectives.items()
+    }
     start = Start(run, str(folder / directory), None, **values)
     return teachers.prepare(start, data, tokenizer), tokenizer
 

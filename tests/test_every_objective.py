@@ -138,7 +138,7 @@ class Case:
         self.tokenizer = WordPiece(str(data / "vocab.txt"))
         run = experiment.ExperimentConfig()
         setattr(run.task, name, self.config)
-        found = {name: self.config.load_data(str(data))}
+        found = {name: self.config.load_data(str(data), True)}
         start = Start(run, str(data), None)
         self.found = teachers.prepare(start, found, self.tokenizer)[name]
         whole = tf.distribute.InputContext(1, 0, 1)

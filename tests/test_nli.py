@@ -142,7 +142,7 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
             num_layers=1, vocab_size=len(tokenizer.vocab), max_position_embeddings=32
         )
         objective = NliObjective(
-            "nli", config, model, tokenizer=tokenizer, data=config.load_data("-")
+            "nli", config, model, tokenizer=tokenizer, data=config.load_data("-", False)
         )
         trainer = toys.trainer(one_device, model, objective)
     before = model.encoder.get_weights()
@@ -166,7 +166,7 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
 
     # Validation data of its own has its own languages.
     config.validation_data = f"de={files['de'][0]},fr={files['fr'][0]}"
-    objective.data = config.load_data("-")
+    objective.data = config.load_data("-", False)
     metrics = Validator(trainer.objectives, one_device).evaluate(["nli"])
     pairs = {f"nli/accuracy_{a}_{b}" for a in ("de", "fr") for b in ("de", "fr")}
     assert metrics.keys() == {"nli/loss", "nli/accuracy", *pairs}

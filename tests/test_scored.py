@@ -30,7 +30,7 @@ def scored(tmp_path):
 
 
 def load(config) -> Data:
-    data = config.load_data("")
+    data = config.load_data("", False)
     config.check_data(data)
     return data
 

@@ -80,7 +80,7 @@ class ObjectiveConfig(hyperparams.Config):
         """Whether an example takes more than one line of a text."""
         return False
 
-    def load_data(self, work_dir: str, reads_documents: bool = True) -> Data:
+    def load_data(self, work_dir: str, reads_documents: bool) -> Data:
         """Finds and checks the data (see `DataConfig.load`)."""
         train = self.train_data.load(work_dir, reads_documents)
         if not self.validation_data:
