@@ -394,6 +394,14 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
             opening.open_encoder(model)
 
 
+def test_a_name_without_a_file_may_mean_a_server():
+    for look_for in (opening.open_encoder, opening.check):
+        with pytest.raises(UserError, match="not exist; allowed: .*; or http://H.*npy"):
+            look_for("localhost:8501")
+    with pytest.raises(UserError, match="not exist; allowed: .* folder$"):
+        opening.open_weights("localhost:8501")
+
+
 @pytest.mark.parametrize("name", ["config.json", "modules.json", "bert_model.index"])
 def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path, name):
     (tmp_path / "serving").symlink_to(exported / "serving")

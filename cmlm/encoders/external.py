@@ -26,6 +26,10 @@ from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import UserError
 
 PREFIXES = ("http://", "https://", "grpc://", "vectors:")
+FORMS = (
+    "http://HOST:PORT/v1/models/NAME, grpc://HOST:PORT/v1/models/NAME, "
+    "vectors:SENTENCES.txt:VECTORS.npy"
+)
 # Some numbers of some vectors tell the models of a server apart.
 _PROBES = ("A red house.", "Where is the station?", "Das ist gut.", "2 + 2 = 4")
 _PROBE_NUMBERS = 16

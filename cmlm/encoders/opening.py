@@ -27,7 +27,7 @@ from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.encoders.signatures import DEFAULT
-from cmlm.errors import UserError, one_line
+from cmlm.errors import UserError, advised, one_line
 from cmlm.modeling import export_layout, foreign, inference_graph
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization import rules as rules_lib
@@ -107,7 +107,9 @@ def open_encoder(
         return _bag_of_words(opened, reading, model)
     if place.prefix == "both":
         return _both(place.path, reading, model)
-    return _from_weights(open_weights(model, reading), reading, model)
+    with _naming_external(place):
+        opened = open_weights(model, reading)
+    return _from_weights(opened, reading, model)
 
 
 def check(model: str) -> None:
@@ -127,8 +129,18 @@ def check(model: str) -> None:
         if place.prefix != "untrained":
             wanted = "best" if place.prefix == "best" else "latest"
             model_dir.find_checkpoint(place.path, config, wanted)
-    elif place.kind == "weights" and _foreign(model) is None:
-        model_dir.read_config(_run_of(model.removesuffix(".index")))
+    elif place.kind == "weights":
+        with _naming_external(place):
+            source = _foreign(model)
+        if source is None:
+            model_dir.read_config(_run_of(model.removesuffix(".index")))
+
+
+def _naming_external(place: Location) -> contextlib.AbstractContextManager:
+    """Adds the forms of `external` to the error of a path that does not exist."""
+    if place.kind != "weights" or tf.io.gfile.glob(f"{files.escaped(place.path)}*"):
+        return contextlib.nullcontext()
+    return advised(f"or {external.FORMS}")
 
 
 def weight_files(model: str) -> list[str]:
