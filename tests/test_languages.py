@@ -115,3 +115,6 @@ def test_a_language_without_files_is_named(tmp_path):
     config = TextDataConfig(input_path=f"en={tmp_path}/en.txt,de={tmp_path}/de*.txt")
     with pytest.raises(UserError, match="^de: no file matches .*de"):
         config.load(str(tmp_path))
+    config.input_path = "english=a.txt,german=b.txt"
+    with pytest.raises(UserError, match="'english=a.txt' .*a code of two or three let"):
+        config.load(str(tmp_path))
