@@ -422,9 +422,8 @@ def test_every_setting_has_a_meaning():
     found = {each.name: each for each in listing.settings()}
     flat = set(overrides._paths(loading.load("cmlm/english").as_dict()))
     assert {name for name in flat if not name.startswith("runtime.")} <= set(found)
-    # The fields of `runtime` are Model Garden's.
-    silent = [n for n, each in found.items() if not each.meaning and "runtime" not in n]
-    assert not silent
+    assert not [name for name, each in found.items() if not each.meaning]
+    assert {f"runtime.{name}" for name in listing._RUNTIME} <= set(found)
 
 
 def test_one_command_runs_another(tmp_path):

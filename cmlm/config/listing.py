@@ -10,11 +10,29 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from official.core.config_definitions import RuntimeConfig
+
 from cmlm.common import fields
 from cmlm.config.experiment import ExperimentConfig
 
 # An entry of a docstring's list of attributes: "name: text" or "name, other: text".
 _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
+# The fields of `RuntimeConfig`, a class of Model Garden, that this project reads.
+_RUNTIME = {
+    "distribution_strategy": "the devices of the run: `one_device`, `mirrored`, "
+    "`multi_worker_mirrored` or `tpu`.",
+    "num_gpus": "GPUs of this machine for `one_device` and `mirrored`; 0: processors.",
+    "tpu": "the TPU of the strategy `tpu`: a name, an address or `local`.",
+    "worker_hosts": "the workers of `multi_worker_mirrored`, HOST:PORT,HOST:PORT,..., "
+    "if TF_CONFIG does not name them.",
+    "task_index": "the place of this worker in `worker_hosts`, from 0.",
+    "all_reduce_alg": "how devices add up gradients: `nccl`, `hierarchical_copy` (only "
+    "`mirrored`) or `ring` (only `multi_worker_mirrored`); null: TensorFlow chooses.",
+    "num_packs": "for `mirrored` on GPUs: the packs in which gradients are added up.",
+    "mixed_precision_dtype": "the precision of the layers: `float32`, also by null; "
+    "`bfloat16`; or `auto`: bfloat16 on TPUs and processors that compute in it.",
+}
+_UNREAD = "without effect: a field of Model Garden that this project does not read."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +97,9 @@ def _walk(config: Any, prefix: str) -> Iterator[Setting]:
 
 def _meanings(config_class: type) -> dict[str, str]:
     """Returns the meanings of fields, from the docstrings of a class and its bases."""
+    if config_class is RuntimeConfig:
+        names = [field.name for field in dataclasses.fields(config_class)]
+        return dict.fromkeys(names, _UNREAD) | _RUNTIME
     found: dict[str, str] = {}
     for each in reversed(config_class.__mro__):
         text = inspect.cleandoc(each.__dict__.get("__doc__") or "")
