@@ -297,9 +297,15 @@ def mine_negatives(
                 file.write("\t".join(cells) + "\n")
                 written += 1
         if not written:
+            ways = {
+                f"a lower --hard_negatives than {count}": count > 1,
+                f"a lower --skip_nearest than {skip}": skip > 0,
+                f"a higher --max_cosine than {max_cosine:g}": max_cosine < 1,
+                "a larger --pool": True,
+            }
             raise UserError(
-                f"no pair has {counted(count, 'hard negative')}: raise --max_cosine or "
-                "give a larger --pool"
+                f"no pair has {counted(count, 'hard negative')}; allowed: "
+                f"{' or '.join(way for way, helps in ways.items() if helps)}"
             )
     return [
         f"{job.output}  {counted(written, 'pair')} with "
