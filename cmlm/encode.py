@@ -106,6 +106,8 @@ def _encode_lines() -> None:
     # --------------------------------------------------- sentences and model
     paths = files.expand(FLAGS.input)
     total = files.count_lines(paths)
+    if not total:
+        raise UserError(f"--input={FLAGS.input} is empty; allowed: at least one line")
     reading = reading_flags.reading()
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)

@@ -621,6 +621,15 @@ def test_the_name_of_another_file_is_no_folder(tmp_path):
     assert "--output is vectors.txt; allowed: an .npy file, or a" in result.stderr
 
 
+def test_an_input_without_lines_is_refused(tmp_path):
+    (tmp_path / "a.txt").touch()
+    result = commands.run(
+        *("cmlm.encode", "--model=nothing", "--input=a.txt", "--output=a.npy"),
+        cwd=tmp_path,
+    )
+    assert "--input=a.txt is empty; allowed: at least one line" in result.stderr
+
+
 # ------------------------------------------------- vectors that cannot be right
 
 
