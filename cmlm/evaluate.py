@@ -237,6 +237,11 @@ def main(_) -> None:
                 written = report.save(output, found, FLAGS.overwrite, predictions)
     if written:
         print(f"results  {written}")
+    if failed and not named:
+        state = "lacks sentences" if tasks else "is not written"
+        raise UserError(
+            f"--sentences={FLAGS.sentences} {state}; not read: {', '.join(failed)}"
+        )
     if failed:
         raise _not_scored(failed)
 

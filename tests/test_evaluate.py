@@ -107,6 +107,15 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     assert (tmp_path / "none.work").is_dir() and not (tmp_path / "none").exists()
 
 
+def test_sentences_that_are_not_written_are_named(tmp_path):
+    write(tmp_path / "data" / "MR" / "rt-polarity.pos", "one\n")
+    output = tmp_path / "sentences.txt"
+    given = (f"--sentences={output}", f"--data_dir={tmp_path / 'data'}", "--tasks=mr")
+    refused = evaluate(*given)
+    assert refused.stderr.endswith(f"={output} is not written; not read: mr\n")
+    assert not output.exists()
+
+
 WORK_OF_KILLED_RUNS = (".work", ".work.tmp-0a1b2c3d")
 SIDES = {
     "deu": ["the cat", "a dog ran", "far away", "on the mat", "sat"],
