@@ -175,7 +175,7 @@ def test_prepare_leaves_no_vocabulary_that_does_not_fit_the_model(tmp_path):
     given = write(tmp_path / "given.txt", [*SPECIAL, "the"])
     model_dir = tmp_path / "model"
     config = VocabularyConfig(file=given)
-    said = "model.vocab_size is 7, .*given.txt has 6 entries"
+    said = "model.vocab_size is 7, .*given.txt has 6 entries; allowed: .* of 7 entries"
     with pytest.raises(UserError, match=said):
         of_run.prepare(config, {}, str(model_dir), model_size=7)
     assert not model_dir.exists()

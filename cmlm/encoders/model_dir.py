@@ -171,12 +171,16 @@ def load_weights(
     config = read_config(model_dir)
     vocab_file = vocabulary_file.find(model_dir)
     if not tf.io.gfile.exists(vocab_file):
-        raise UserError(f"{model_dir} has no {vocabulary_file.FILE_NAME}")
+        raise UserError(
+            f"{model_dir} has no {vocabulary_file.FILE_NAME}; allowed: a model_dir "
+            "with the vocabulary of its run"
+        )
     tokenizer = config.vocabulary.tokenizer(vocab_file)
     if tokenizer.vocab_size != config.model.vocab_size:
         raise UserError(
             f"{vocab_file} has {tokenizer.vocab_size} entries, "
-            f"the encoder has {config.model.vocab_size} embedding rows"
+            f"the encoder has {config.model.vocab_size} embedding rows; allowed: the "
+            "vocabulary of the run"
         )
     # With the run's seed, a model without a checkpoint has the run's initial weights.
     with building(config.trainer.seed):

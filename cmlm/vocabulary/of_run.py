@@ -187,7 +187,9 @@ def _refuse_other_size(path: str, model_size: int) -> None:
     tokens = vocabulary_file.load(path)
     if model_size not in (0, len(tokens)):
         raise UserError(
-            f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries"
+            f"model.vocab_size is {model_size}, {path} has {len(tokens)} entries; "
+            f"allowed: a vocabulary of {model_size} entries, or for new weights "
+            f"model.vocab_size={len(tokens)}"
         )
 
 
