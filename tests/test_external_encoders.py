@@ -228,6 +228,8 @@ def test_stored_vectors_are_an_encoder(tmp_path):
         encoder.encode(["one", "two", "four"])
     with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
         opening.open_encoder(f"vectors:{text}")
+    with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
+        opening.open_encoder(f"vectors:{npy}:{text}")
     np.save(npy, np.zeros([2, 2], np.float32))
     with pytest.raises(UserError, match="3 lines, .* shape"):
         external.StoredVectors(str(text), str(npy))

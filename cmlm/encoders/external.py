@@ -169,8 +169,8 @@ class StoredVectors(ExternalEncoder):
         if missing:
             raise UserError(
                 f"{self._text} lacks {len(missing)} of {len(sentences)} sentences, "
-                f"such as {missing[0][:60]!r}; for tasks, cmlm.evaluate --sentences "
-                "writes it"
+                f"such as {missing[0][:60]!r}; allowed: a file with all of them, which "
+                "cmlm.evaluate --sentences writes for its own tasks only"
             )
         rows = [self._rows[text] for text in sentences]
         return self._matrix[rows]
@@ -222,7 +222,7 @@ def _stored(model: str) -> tuple[str, str] | None:
     if not model.startswith("vectors:"):
         return None
     text, _, npy = model.removeprefix("vectors:").partition(":")
-    if not text or not npy:
+    if not text or not npy or text.endswith(".npy"):
         raise UserError(
             f"the model is {model}; allowed: vectors:SENTENCES.txt:VECTORS.npy"
         )
