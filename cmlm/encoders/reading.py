@@ -68,8 +68,12 @@ class Reading:
         if self.pooling and pooling.POOLINGS[mode].through_pooler:
             # A bias starts at 0 and changes in training only.
             if not model.encoder.bert.pooler_layer.get_weights()[1].any():
+                others = [
+                    n for n, p in pooling.POOLINGS.items() if not p.through_pooler
+                ]
                 raise UserError(
-                    f"--pooling={mode}: nothing has trained the pooler of {path}"
+                    f"--pooling is {mode!r}; allowed: {', '.join(others)}, as nothing "
+                    f"has trained the pooler of {path}"
                 )
         model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
 

@@ -21,8 +21,8 @@ def define() -> None:
     flags.DEFINE_string(
         "pooling",
         None,
-        "How token vectors become a sentence vector, such as mean, max or cls. "
-        "Default: as trained.",
+        "How token vectors become a sentence vector, such as mean, max, cls or pooler "
+        "([CLS] through BERT's pooler). Default: as trained.",
     )
     flags.DEFINE_string(
         "sentence_vector",
