@@ -395,7 +395,7 @@ def _score_models(
             components_removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
         )
         result = _score_model(
-            encoder, tasks, pcr, work_dir, functools.partial(tell, name)
+            name, encoder, tasks, pcr, work_dir, functools.partial(tell, name)
         )
         for task, reason in result.failed.items():
             failed[f"{task} of {name}"] = reason
@@ -414,10 +414,11 @@ def _score_models(
     return models, predictions
 
 
-def _score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
+def _score_model(name: str, encoder, tasks, pcr, work_dir: str | None, tell: Callable):
     """Scores a model, and keeps its scores for a run that continues this one.
 
     Args:
+        name: the name of the model in messages.
         encoder: the model.
         tasks: the tasks with their data.
         pcr: the `Removal` of its principal components, or None.
@@ -445,7 +446,7 @@ def _score_model(encoder, tasks, pcr, work_dir: str | None, tell: Callable):
         return run.score(
             encoder,
             tasks,
-            _cache_of(encoder),
+            _cache_of(name, encoder),
             progress=True,
             report=tell,
             change=pcr,
@@ -470,7 +471,7 @@ def _entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
     return {**pcr.about, "unchanged": unchanged}
 
 
-def _cache_of(encoder) -> str | None:
+def _cache_of(name: str, encoder) -> str | None:
     """The model's own folder in --cache_dir; None if there is no usable cache."""
     from cmlm.evaluation import store
 
@@ -479,8 +480,8 @@ def _cache_of(encoder) -> str | None:
     folder = store.folder_in(FLAGS.cache_dir, encoder)
     if not folder:
         print(
-            "note: --cache_dir keeps no vectors of a server, of stored vectors and of "
-            "languages:",
+            f"note: --cache_dir keeps no vectors of {name}: a cache needs a model of "
+            "files, one for all languages",
             file=sys.stderr,
         )
     return folder
