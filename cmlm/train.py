@@ -22,7 +22,12 @@ from cmlm.common import choices
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
-flags.DEFINE_string("experiment", "cmlm/english", "Name of the recipe.")
+flags.DEFINE_string(
+    "experiment",
+    "cmlm/english",
+    "The recipe: the settings to start from, such as mirror/sentence. An unknown name, "
+    "such as --experiment=all, lists the recipes.",
+)
 flags.DEFINE_string(
     "model_dir", None, "Directory of the run: configuration, vocabulary, checkpoints."
 )
@@ -236,7 +241,7 @@ def _announce(config, strategy) -> None:
     from cmlm.common import workers
     from cmlm.data import builtin
 
-    print(f"{FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
+    print(f"recipe {FLAGS.experiment} -> {FLAGS.model_dir}", file=sys.stderr)
     objectives = config.task.enabled().values()
     texts = {objective.train_data.input_path for objective in objectives}
     if builtin.PYTHON_DOCS in texts:
@@ -345,7 +350,10 @@ def _evaluate(stage, strategy) -> None:
         from cmlm.training import engine
 
     if latest.find(stage.directory) is None:
-        raise UserError(f"--model_dir={FLAGS.model_dir} holds no checkpoint")
+        raise UserError(
+            f"--model_dir={FLAGS.model_dir} holds no checkpoint; allowed: a "
+            "run that has saved one, by --mode=train_and_eval"
+        )
     run = _build(stage, strategy, writes=False)
     metrics = engine.evaluate(run)
     if workers.is_chief(strategy):
@@ -401,7 +409,7 @@ def _describe(run) -> str:
     replicas = run.strategy.num_replicas_in_sync
     return (
         f"model: {counted(model.num_layers, 'layer')} of {model.hidden_size}, "
-        f"{model.vocab_size:,} words, {sum(weights.values()) / 1e6:.1f} M weights\n"
+        f"{model.vocab_size:,} tokens, {sum(weights.values()) / 1e6:.1f} M weights\n"
         f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {', '.join(batches)}; "
         f"{counted(replicas, 'replica')}, {trainer.optimizer.type} "
         f"{trainer.optimizer.learning_rate:g}, "

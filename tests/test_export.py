@@ -338,11 +338,11 @@ def test_a_file_in_the_place_of_the_export_is_refused(source, tmp_path):
 @pytest.mark.parametrize(
     "damage, said",
     [
-        ("no checkpoint", "holds no checkpoint"),
+        ("no checkpoint", "holds no checkpoint; allowed: a directory"),
         ("truncated", "ckpt-3 is damaged"),
         ("no index", "holds no whole checkpoint"),
         ("vocabulary", "30 entries, the encoder has 29 embedding rows"),
-        ("no vocabulary", "has no vocab.txt"),
+        ("no vocabulary", "has no vocab.txt; allowed: a model_dir with"),
         ("no configuration", "^/.*source has no params.yaml: .*; allowed: a model_dir"),
     ],
 )

@@ -41,10 +41,16 @@ def find(path: str) -> str:
     if tf.io.gfile.isdir(path):
         found = latest.find(path)
         if found is None:
-            raise UserError(f"{path} holds no checkpoint")
+            raise UserError(
+                f"{path} holds no checkpoint; allowed: a directory where a run has "
+                "saved one"
+            )
         return found
     if not tf.io.gfile.exists(path + ".index"):
-        raise UserError(f"{path} is neither a checkpoint nor a directory with one")
+        raise UserError(
+            f"{path} is neither a checkpoint nor a directory with one; allowed: a "
+            "model_dir, or a checkpoint such as MODEL_DIR/ckpt-1000"
+        )
     return path
 
 
