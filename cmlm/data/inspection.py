@@ -80,10 +80,9 @@ class CorpusReport:
 
     def _pairs(self) -> str:
         alone = self.one_sentence_documents
-        text = (
-            f", {counted(self.pairs, 'pair')} ({counted(alone, 'document')} of one"
-            " sentence, without a pair)"
-        )
+        text = f", {counted(self.pairs, 'pair')}"
+        if alone:
+            text += f" ({counted(alone, 'document')} of one sentence, without a pair)"
         if self.documents == 1 and self.sentences >= _LONG_DOCUMENT:
             text += (
                 "; without a blank line the text is one document, and pairs cross the"
