@@ -16,7 +16,7 @@ import sys
 
 from cmlm import __version__, cli
 from cmlm.common import flagfiles
-from cmlm.errors import UserError, did_you_mean
+from cmlm.errors import UserError
 
 COMMANDS = {
     **{
@@ -93,13 +93,10 @@ def _settings(arguments: list[str]) -> None:
 
     found = listing.settings(*arguments)
     if not found:
-        names = [each.name for each in listing.settings()]
-        # The last part of a name may stand for the whole.
-        spellings = {name.rpartition(".")[2]: name for name in names}
-        meant = did_you_mean(arguments[0], spellings | {name: name for name in names})
         raise UserError(
-            f"no setting has {arguments[0]!r} in its name; {meant}allowed: a part of a "
-            "name that `cmlm settings` lists"
+            f"no setting has {arguments[0]!r} in its name; "
+            f"{listing.meant(arguments[0])}allowed: a part of a name that `cmlm "
+            "settings` lists"
         )
     print("\n".join(map(str, found)))
 

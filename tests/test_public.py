@@ -283,6 +283,14 @@ def test_flags_that_the_command_repeats(tmp_path, monkeypatch):
         from_python.train("run", {}, flags)
 
 
+def test_an_error_names_the_setting_as_the_caller_wrote_it(tmp_path, monkeypatch):
+    program = '#!/bin/sh\necho "error: $3: trainer has no such" >&2\nexit 1\n'
+    stand_in(tmp_path, monkeypatch, program)
+    said = "^settings has 'trainer.train_step': trainer has no such$"
+    with pytest.raises(UserError, match=said):
+        from_python.train("run", {"trainer.train_step": 5}, {})
+
+
 def test_a_package_that_sys_path_finds_trains(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, '#!/bin/sh\necho "$PYTHONPATH" >&2\nexit 1\n')
     monkeypatch.setattr(sys, "path", ["", "/checkout", *sys.path])
@@ -421,7 +429,10 @@ def test_settings_are_listed_with_type_default_and_meaning(monkeypatch, capsys):
 def test_every_setting_has_a_meaning():
     found = {each.name: each for each in listing.settings()}
     flat = set(overrides._paths(loading.load("cmlm/english").as_dict()))
-    assert {name for name in flat if not name.startswith("runtime.")} <= set(found)
+    assert {name for name in flat if not name.startswith("runtime.")} <= {
+        *found,
+        "stacked_on",
+    }
     assert not [name for name, each in found.items() if not each.meaning]
     assert {f"runtime.{name}" for name in listing._RUNTIME} <= set(found)
 

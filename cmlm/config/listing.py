@@ -14,6 +14,7 @@ from official.core.config_definitions import RuntimeConfig
 
 from cmlm.common import fields
 from cmlm.config.experiment import ExperimentConfig
+from cmlm.errors import did_you_mean
 
 # An entry of a docstring's list of attributes: "name: text" or "name, other: text".
 _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
@@ -73,13 +74,26 @@ def settings(pattern: str = "") -> list[Setting]:
     return [each for each in found if fnmatch.fnmatchcase(each.name.lower(), part)]
 
 
+def meant(name: str) -> str:
+    """Returns "did you mean SETTING? " for an unknown name, or ""."""
+    names = [each.name for each in settings()]
+    # The last part of a name may stand for the whole, if it is the only one.
+    ends = [each.rpartition(".")[2] for each in names]
+    spellings = {
+        end: each for end, each in zip(ends, names, strict=True) if ends.count(end) == 1
+    }
+    return did_you_mean(name, spellings | {each: each for each in names})
+
+
 def _walk(config: Any, prefix: str) -> Iterator[Setting]:
     hints = typing.get_type_hints(type(config))
     meanings = _meanings(type(config))
     for field in dataclasses.fields(config):
+        # The run itself sets `stacked_on`.
         if field.name.startswith("_") or field.name in (
             "default_params",
             "restrictions",
+            "stacked_on",
         ):
             continue
         value, name = getattr(config, field.name), f"{prefix}{field.name}"

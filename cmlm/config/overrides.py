@@ -11,8 +11,9 @@ import yaml
 from official.modeling.hyperparams import params_dict
 
 from cmlm.common import fields
+from cmlm.config import listing
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.errors import UserError
+from cmlm.errors import UserError, did_you_mean
 
 
 def override(
@@ -159,7 +160,13 @@ def _explain(error: Exception, config: ExperimentConfig, values: Mapping) -> str
             names = [field.name for field in dataclasses.fields(node)]
             if key not in names:
                 where = ".".join(walked) or "the configuration"
-                return f"{where} has no {key!r}; it has: {', '.join(names)}"
+                full = {name: ".".join([*walked, name]) for name in names}
+                # The run itself sets `stacked_on`.
+                full.pop("stacked_on", None)
+                meant = did_you_mean(key, full) or listing.meant(key)
+                found = listing.settings(key) if key else ()
+                see = f"; see `cmlm settings {key}`" if found else ""
+                return f"{where} has no {key!r}; {meant}it has: {', '.join(full)}{see}"
             walked.append(key)
             node = getattr(node, key)
             if not dataclasses.is_dataclass(node):

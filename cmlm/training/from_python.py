@@ -52,8 +52,12 @@ def train(
         value = _plain(value)
         values = value if name in _REPEATED and isinstance(value, list) else [value]
         command += [f"--{name}={joined(each)}" for each in values if each is not None]
+    # The command's messages name a flag, the caller wrote an argument.
+    arguments: dict[str, str] = {}
     for name, value in settings.items():
-        command.append(f"--params_override={nested(name, value)}")
+        flag = f"--params_override={nested(name, value)}"
+        arguments[flag] = f"settings has {name!r}"
+        command.append(flag)
     # What the caller finds after sys.path.insert, the command finds, too.
     path = [*map(str, sys.path), os.environ.get("PYTHONPATH", "")]
     last = held = ""
@@ -80,6 +84,8 @@ def train(
         reason = ", perhaps because memory ran out" if number == signal.SIGKILL else ""
         raise UserError(f"the training was killed by signal {number}{reason}")
     if process.returncode:
+        for flag, argument in arguments.items():
+            last = last.replace(flag, argument)
         raise UserError(last.removeprefix("error: ") or "cmlm train failed")
     sys.stderr.write(held)
 
