@@ -208,13 +208,14 @@ def _check_flags() -> None:
     """Raises UserError if the flags do not name one of the three forms."""
     mining = bool(FLAGS.source or FLAGS.target)
     if mining == bool(FLAGS.bitext):
-        raise UserError("give either --source and --target, or --bitext")
+        given = "both are given" if mining else "neither is given"
+        raise UserError(f"allowed: either --source and --target, or --bitext; {given}")
     cli.require(output="a name in .tsv or .tsv.gz")
     if mining:
         text = "text: files, globs or a list of them; or a folder of cmlm.encode"
         cli.require(source=text, target=text)
     if FLAGS.score and mining:
-        raise UserError("--score needs --bitext")
+        raise UserError("--score is given with --source; allowed: with --bitext")
     job = "scores" if FLAGS.score else "negatives"
     if mining:
         job = "pairs"

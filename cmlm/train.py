@@ -25,8 +25,8 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "experiment",
     "cmlm/english",
-    "The recipe: the settings to start from, such as mirror/sentence. An unknown name, "
-    "such as --experiment=all, lists the recipes.",
+    "The recipe: the settings to start from, such as mirror/sentence. An unknown name "
+    "lists all recipes.",
 )
 flags.DEFINE_string(
     "model_dir", None, "Directory of the run: configuration, vocabulary, checkpoints."

@@ -214,7 +214,8 @@ def _none_reaches(threshold: float, highest: float, kind: str) -> UserError:
     """The error of a threshold above the highest score; names a score that is there."""
     if np.isneginf(highest):
         return UserError(
-            "no pair is found in both directions: take another --retrieval"
+            "--retrieval is intersection, and no pair is found in both directions; "
+            "allowed: forward, backward, max"
         )
     # Rounded down, so that this number as --threshold keeps the pair.
     return UserError(
