@@ -388,7 +388,7 @@ def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     for name in ("saved_model.pb", export_layout.PROVENANCE):
         content = (exported / "serving" / "1" / name).read_bytes()
         (damaged / name).write_bytes(content[:1000] if name.endswith("pb") else content)
-    cases[str(damaged)] = "not a whole export"
+    cases[str(damaged)] = "not a whole SavedModel"
     for model, said in cases.items():
         with pytest.raises(UserError, match=said):
             opening.open_encoder(model)

@@ -239,7 +239,7 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
             "--threshold is 9; allowed: at",
         ),
         ([model, output, bitext, "--hard_negatives=99"], "needs at least 100"),
-        ([model, output, bitext, "--max_cosine=-1"], "raise --max_cosine or give"),
+        ([model, output, bitext, "--max_cosine=-1"], "or a larger --pool"),
         # A model is not looked for.
         (
             [bad_model, output, bitext, "--max_cosine=-2"],

@@ -306,7 +306,7 @@ def mine_negatives(
             }
             raise UserError(
                 f"no pair has {counted(count, 'hard negative')}; allowed: "
-                f"{' or '.join(way for way, helps in ways.items() if helps)}"
+                f"{', or '.join(way for way, helps in ways.items() if helps)}"
             )
     return [
         f"{job.output}  {counted(written, 'pair')} with "
