@@ -849,7 +849,7 @@ def test_one_negative_is_named_in_the_singular(tmp_path):
     assert said.endswith(
         "2 pairs with 1 hard negative each; left out: 0 pairs with fewer"
     )
-    said = "no pair has 1 hard negative; allowed: a higher --max_cosine than -1 or a la"
+    said = "no pair has 1 hard negative; allowed: a higher --max_cosine than -1, or a"
     with pytest.raises(UserError, match=said):
         jobs.mine_negatives(*arguments, -1.0)
 
