@@ -85,17 +85,21 @@ def meant(name: str) -> str:
     return did_you_mean(name, spellings | {each: each for each in names})
 
 
+def fields_of(config: Any) -> list[dataclasses.Field]:
+    """The fields of a configuration that are settings."""
+    # Model Garden's own, and `stacked_on`, which the run itself sets.
+    others = ("default_params", "restrictions", "stacked_on")
+    return [
+        field
+        for field in dataclasses.fields(config)
+        if not field.name.startswith("_") and field.name not in others
+    ]
+
+
 def _walk(config: Any, prefix: str) -> Iterator[Setting]:
     hints = typing.get_type_hints(type(config))
     meanings = _meanings(type(config))
-    for field in dataclasses.fields(config):
-        # The run itself sets `stacked_on`.
-        if field.name.startswith("_") or field.name in (
-            "default_params",
-            "restrictions",
-            "stacked_on",
-        ):
-            continue
+    for field in fields_of(config):
         value, name = getattr(config, field.name), f"{prefix}{field.name}"
         if dataclasses.is_dataclass(value):
             yield from _walk(value, f"{name}.")

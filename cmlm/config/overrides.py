@@ -157,12 +157,10 @@ def _explain(error: Exception, config: ExperimentConfig, values: Mapping) -> str
     for path in _paths(values):
         node, walked = config, []
         for key in path.split("."):
-            names = [field.name for field in dataclasses.fields(node)]
-            if key not in names:
+            if key not in [field.name for field in dataclasses.fields(node)]:
                 where = ".".join(walked) or "the configuration"
+                names = [field.name for field in listing.fields_of(node)]
                 full = {name: ".".join([*walked, name]) for name in names}
-                # The run itself sets `stacked_on`.
-                full.pop("stacked_on", None)
                 meant = did_you_mean(key, full) or listing.meant(key)
                 found = listing.settings(key) if key else ()
                 see = f"; see `cmlm settings {key}`" if found else ""

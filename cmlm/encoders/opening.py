@@ -27,7 +27,7 @@ from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.encoders.signatures import DEFAULT
-from cmlm.errors import UserError, advised, one_line
+from cmlm.errors import UserError, one_line
 from cmlm.modeling import export_layout, foreign, inference_graph
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization import rules as rules_lib
@@ -136,11 +136,15 @@ def check(model: str) -> None:
             model_dir.read_config(_run_of(model.removesuffix(".index")))
 
 
-def _naming_external(place: Location) -> contextlib.AbstractContextManager:
+@contextlib.contextmanager
+def _naming_external(place: Location) -> Iterator[None]:
     """Adds the forms of `external` to the error of a path that does not exist."""
-    if place.kind != "weights" or tf.io.gfile.glob(f"{files.escaped(place.path)}*"):
-        return contextlib.nullcontext()
-    return advised(f"or {external.FORMS}")
+    try:
+        yield
+    except UserError as error:
+        if place.kind != "weights" or tf.io.gfile.glob(f"{files.escaped(place.path)}*"):
+            raise
+        raise UserError(f"{error}; or {external.FORMS}") from error
 
 
 def weight_files(model: str) -> list[str]:

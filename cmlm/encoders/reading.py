@@ -69,7 +69,9 @@ class Reading:
             # A bias starts at 0 and changes in training only.
             if not model.encoder.bert.pooler_layer.get_weights()[1].any():
                 others = [
-                    n for n, p in pooling.POOLINGS.items() if not p.through_pooler
+                    name
+                    for name, each in pooling.POOLINGS.items()
+                    if not each.through_pooler
                 ]
                 raise UserError(
                     f"--pooling is {mode!r}; allowed: {', '.join(others)}, as nothing "
