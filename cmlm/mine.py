@@ -208,8 +208,8 @@ def _check_flags() -> None:
     """Raises UserError if the flags do not name one of the three forms."""
     mining = bool(FLAGS.source or FLAGS.target)
     if mining == bool(FLAGS.bitext):
-        given = "both are given" if mining else "neither is given"
-        raise UserError(f"allowed: either --source and --target, or --bitext; {given}")
+        given = "text is given in both forms" if mining else "no text is given"
+        raise UserError(f"{given}; allowed: --source and --target, or --bitext")
     cli.require(output="a name in .tsv or .tsv.gz")
     if mining:
         text = "text: files, globs or a list of them; or a folder of cmlm.encode"
