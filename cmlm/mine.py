@@ -209,7 +209,7 @@ def _check_flags() -> None:
     mining = bool(FLAGS.source or FLAGS.target)
     if mining == bool(FLAGS.bitext):
         given = "text is given in both forms" if mining else "no text is given"
-        raise UserError(f"{given}; allowed: --source and --target, or --bitext")
+        raise UserError(f"{given}; allowed: either --source and --target, or --bitext")
     cli.require(output="a name in .tsv or .tsv.gz")
     if mining:
         text = "text: files, globs or a list of them; or a folder of cmlm.encode"
