@@ -115,6 +115,22 @@ def require(**allowed: str) -> None:
             raise UserError(f"--{name} is not given; allowed: {values}")
 
 
+def refuse_given(names: Iterable[str], allowed: str) -> None:
+    """Refuses flags that have no use in this job of a command.
+
+    Args:
+        names: the flags.
+        allowed: the job in which they have a use.
+
+    Raises:
+        UserError: a flag is given; the first one is named.
+    """
+    for name in names:
+        if flags.FLAGS[name].present:
+            given = flags.FLAGS[name].serialize()
+            raise UserError(f"{given} is given; allowed: {allowed}")
+
+
 def require_npz(name: str) -> None:
     """Raises UserError if a flag is not given, or its path has another ending."""
     allowed = "a path that ends in .npz"

@@ -252,12 +252,7 @@ def _merge_reports() -> None:
     Raises:
         UserError: a flag has no use here, or the reports do not fit together.
     """
-    for name in _OF_SCORING:
-        if FLAGS[name].present:
-            raise UserError(
-                f"--{name} is {FLAGS[name].value}; allowed: without --merge, which "
-                "scores nothing"
-            )
+    cli.refuse_given(_OF_SCORING, "without --merge, which scores nothing")
     groups = _lists_of("group", "LANGUAGE")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import outputs

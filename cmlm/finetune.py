@@ -113,9 +113,7 @@ def main(_) -> None:
     predicts_only = bool(FLAGS.predict and not FLAGS.task)
     cli.require(model="a model_dir, a checkpoint, an export, or other weights")
     if predicts_only:
-        for flag in (FLAGS[name] for name in _OF_TRAINING):
-            if flag.present:
-                raise UserError(f"{flag.serialize()} is given; allowed: with --task")
+        cli.refuse_given(_OF_TRAINING, "with --task")
     else:
         cli.require(task="tasks by name, glue, or file:FILE")
     seeds = _parse_seeds(FLAGS.seeds)

@@ -220,19 +220,16 @@ def _check_flags() -> None:
     if mining:
         job = "pairs"
     for name, jobs in _READ_BY.items():
-        if FLAGS[name].present and job not in jobs:
+        if job not in jobs:
             allowed = ", or with ".join(_JOBS[reader] for reader in jobs)
-            raise UserError(f"--{name} is {FLAGS[name].value}; allowed: with {allowed}")
+            cli.refuse_given([name], f"with {allowed}")
     is_cosine = FLAGS.score or FLAGS.margin == "absolute"
     if is_cosine and FLAGS.threshold is not None and FLAGS.threshold > 1:
         raise UserError(
             f"--threshold is {FLAGS.threshold:g}; allowed: at most 1, as it is a cosine"
         )
-    for name in ("cells", "probes"):
-        if FLAGS.index == "flat" and FLAGS[name].present:
-            raise UserError(
-                f"--{name} is {FLAGS[name].value}; allowed: with --index=ivf or pq"
-            )
+    if FLAGS.index == "flat":
+        cli.refuse_given(("cells", "probes"), "with --index=ivf, pq or auto")
     both = FLAGS["one_to_one"].present and FLAGS["repeat_sentences"].present
     if both and FLAGS.one_to_one == FLAGS.repeat_sentences:
         raise UserError("--one_to_one and --repeat_sentences contradict each other")

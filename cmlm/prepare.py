@@ -130,12 +130,11 @@ def main(_) -> None:
         FLAGS.overwrite,
     )
     if FLAGS.layout in _PLAIN and not FLAGS.steps and not _given(_FLAGS_OF_STEPS):
-        ignored = _given(("shards", "seed", "beam_options", "workers"))
-        if ignored:
-            raise UserError(
-                f"--{ignored[0]} is {FLAGS[ignored[0]].value}; allowed: with --steps, "
-                f"because --layout={FLAGS.layout} without steps does not use Beam"
-            )
+        cli.refuse_given(
+            _given(("shards", "seed", "beam_options", "workers")),
+            "with --steps, --quality_model, --remove_sentences_of or --max_sentences, "
+            f"because only they start Beam for --layout={FLAGS.layout}",
+        )
         _split()
     else:
         _run_pipeline()
@@ -143,16 +142,12 @@ def main(_) -> None:
 
 def _refuse_ignored() -> None:
     """Raises UserError for a flag that has no use beside the other flags."""
-    if FLAGS["min_quality"].present and not FLAGS.quality_model:
-        raise UserError(
-            f"--min_quality is {FLAGS.min_quality}; allowed: with --quality_model=FILE,"
-            " which scores the documents"
+    if not FLAGS.quality_model:
+        cli.refuse_given(
+            ["min_quality"], "with --quality_model=FILE, which scores the documents"
         )
-    if FLAGS["text_field"].present and FLAGS.layout != "json":
-        raise UserError(
-            f"--text_field is {FLAGS.text_field}; allowed: with --layout=json, not"
-            f" {FLAGS.layout}"
-        )
+    if FLAGS.layout != "json":
+        cli.refuse_given(["text_field"], f"with --layout=json, not {FLAGS.layout}")
     if FLAGS.quality_model and FLAGS.layout in choices.BITEXT_LAYOUTS:
         raise UserError(
             f"--quality_model is {FLAGS.quality_model}; allowed: without"

@@ -192,11 +192,10 @@ def _learn(paths: dict[str, list[str]]) -> None:
 
 def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
     """Learns a vocabulary from words that are counted on Beam."""
-    if FLAGS["max_text_bytes"].present:
-        raise UserError(
-            f"--max_text_bytes={FLAGS.max_text_bytes} with --workers or "
-            "--beam_options; allowed: without it, as Beam counts all of the text"
-        )
+    cli.refuse_given(
+        ["max_text_bytes"],
+        "without --workers and --beam_options, as Beam counts all of the text",
+    )
     with cli.quiet_imports("corpus"):
         from cmlm.common import files
         from cmlm.vocabulary import learning, words_on_beam

@@ -248,8 +248,8 @@ def test_the_command_writes_one_report(tmp_path):
     )
     given = f"--merge=MEAN={first},MAX={second}", f"--output={tmp_path / 'both'}"
     refused = commands.run("cmlm.evaluate", *given, "--repeats=2")
-    said = "error: --repeats is 2; allowed: without --merge, which scores nothing\n"
-    assert refused.stderr == said
+    said = "--repeats=2 is given; allowed: without --merge, which scores nothing"
+    assert refused.stderr == f"error: {said}\n"
     done = commands.run("cmlm.evaluate", *given, "--mean=all=MEAN:m,MAX:m")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"results  {tmp_path}/both/report.html\n")

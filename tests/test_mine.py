@@ -193,16 +193,16 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ([model, output, source, bitext], "either --source and --target, or"),
         (
             [model, output, source, target, "--pool=x"],
-            "--pool is x; allowed: with --bit",
+            "--pool=x is given; allowed: with --bit",
         ),
         ([model, output, bitext, "--threshold=0.3"], "with --source and --target, or"),
         (
             [model, output, bitext, "--score", "--hard_negatives=2"],
-            "--hard_negatives is 2; allowed: with --bitext without --score",
+            "--hard_negatives=2 is given; allowed: with --bitext without --score",
         ),
         (
             [model, output, source, target, "--index=flat", "--probes=3"],
-            "--probes is 3; allowed: with --index=ivf or pq",
+            "--probes=3 is given; allowed: with --index=ivf, pq or auto",
         ),
         (
             [model, output, source, target, "--one_to_one", "--repeat_sentences"],

@@ -93,20 +93,20 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
         ),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--workers=2"],
-            "--workers is 2; allowed: with --steps",
+            "--workers=2 is given; allowed: with --steps, ",
         ),
         (["--shards=1048577"], "flag --shards=1048577: 1048577 is not an integer in"),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--min_quality=0.9"],
-            "--min_quality is 0.9; allowed: with --quality_model=FILE",
+            "--min_quality=0.9 is given; allowed: with --quality_model=FILE",
         ),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--text_field=body"],
-            "--text_field is body; allowed: with --layout=json, not lines",
+            "--text_field=body is given; allowed: with --layout=json, not lines",
         ),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--seed=5"],
-            "--seed is 5; allowed: with --steps",
+            "--seed=5 is given; allowed: with --steps, ",
         ),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--language=all"],
