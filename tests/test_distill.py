@@ -264,7 +264,7 @@ def test_a_teacher_that_reads_otherwise_is_refused(folder):
         reading = {"seq_length": None, "precision": "float32", **other}
         teacher = about["teacher"] | {"reading": reading}
         record.write_text(json.dumps(about | {"teacher": teacher}))
-        with pytest.raises(UserError, match=f"otherwise: {said}; allowed: another --t"):
+        with pytest.raises(UserError, match=rf"\({said}\); allowed: another --tea"):
             prepare(folder, config)
     # A cache of an earlier version does not say how the teacher reads.
     record.write_text(json.dumps(about))
@@ -421,10 +421,10 @@ def test_a_run_keeps_the_basis_of_its_first_start(folder, caplog):
     config.teacher_cache = str(folder / "cache")
     assert "bases" not in caplog.text
     assert np.abs(later(writes=False) - first).max() > 1e-3
-    said = f"{folder}/run/teacher_bases holds the bases of other teachers, and "
-    assert f"{said}this command validates in a new one" in caplog.text
+    said = f"learnt another teacher's vectors ({folder}/run/teacher_bases); "
+    assert f"{said}this command validates with new principal" in caplog.text
     later()
-    assert f"{said}the run goes on in a new one" in caplog.text
+    assert f"{said}the run goes on with new principal" in caplog.text
 
 
 def test_a_run_from_another_run_keeps_its_directions(folder, caplog):
@@ -444,10 +444,11 @@ def test_a_run_from_another_run_keeps_its_directions(folder, caplog):
 
     assert np.abs(directions("alone", "") - first).max() > 1e-3
     for source in (folder / "run", folder / "run" / "best" / "ckpt-5"):
-        assert "keeps the directions" not in caplog.text
+        assert "keeps the principal directions" not in caplog.text
         found = directions(f"from {source.name}", source)
         np.testing.assert_array_equal(found, first)
-        assert f"teacher: the run keeps the directions of {folder}/run" in caplog.text
+        said = f"teacher: the run keeps the principal directions of {folder}/run"
+        assert said in caplog.text
         caplog.clear()
     # Those of the new run are its own.
     shutil.rmtree(folder / "run" / "teacher_bases")

@@ -159,7 +159,7 @@ def test_a_text_of_one_block_stays_for_training(tmp_path, caplog):
     text = toys.write_corpus(tmp_path / "one.txt", documents=1, sentences=60)
     run = build(text, tmp_path / "run", **{FRACTION: 0.001})
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.001
-    assert said_by(caplog, "too little is held out to validate cmlm by") == "WARNING"
+    assert said_by(caplog, "too little is held out to validate cmlm;") == "WARNING"
 
 
 def test_only_the_objective_that_cannot_validate_is_named(
@@ -177,7 +177,7 @@ def test_only_the_objective_that_cannot_validate_is_named(
     }
     monkeypatch.setattr(distributed, "is_tpu", lambda strategy: True)
     task = build(small, tmp_path / "run", **values).config.task
-    assert said_by(caplog, "too little is held out to validate cmlm by") == "WARNING"
+    assert said_by(caplog, "too little is held out to validate cmlm;") == "WARNING"
     shares = {part.train_data.hold_out_fraction for part in (task.cmlm, task.mlm)}
     assert shares == {0.15}
 
@@ -186,7 +186,27 @@ def test_nothing_to_validate_by_is_said_before_training(small, tmp_path, caplog)
     caplog.set_level("INFO", "cmlm")
     build(small, tmp_path / "run", **{FRACTION: 0})
     # No warning: Mirror-BERT's recipe holds out nothing.
-    assert said_by(caplog, "nothing is held out to validate cmlm by") == "INFO"
+    assert said_by(caplog, "nothing is held out to validate cmlm;") == "INFO"
+
+
+@pytest.mark.parametrize(
+    "name, setting",
+    [
+        ("pairs", "--pair_validation_data"),
+        # It has no flag.
+        ("bitext", "task.bitext.validation_data"),
+    ],
+)
+def test_the_validation_data_to_name_is_that_of_the_objective(
+    name, setting, one_device, caplog
+):
+    caplog.set_level("INFO", "cmlm")
+    config = OBJECTIVES[name].config_class(weight=1.0)
+    config.train_data.hold_out_fraction = 0
+    data = Data(Corpus({}, {}))
+    objective = OBJECTIVES[name](name, config, toys.model(), None, data)
+    hold_out.ensure({name: objective}, one_device)
+    assert f"name validation data with {setting}, or raise" in caplog.text
 
 
 @pytest.mark.usefixtures("eager")

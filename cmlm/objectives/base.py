@@ -71,6 +71,11 @@ class ObjectiveConfig(hyperparams.Config):
             found[data.validation_flag] = (self, "validation_data")
         return found
 
+    def validation_setting(self, name: str) -> str:
+        """The flag, else the setting of the objective `name`, of `validation_data`."""
+        flag = self.train_data.validation_flag
+        return f"--{flag}" if flag else f"task.{name}.validation_data"
+
     def require_input(self, prefix: str) -> None:
         """Raises UserError if an input of the objective is not named."""
         self.train_data.require_input(f"{prefix}train_data.")

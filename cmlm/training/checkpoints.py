@@ -155,7 +155,9 @@ class BestCheckpoint:
             # The objective may start later. If it has other metrics, this one is
             # misspelt, or the held-out text is too small for it.
             has_others = any(name.startswith(f"{objective}/") for name in metrics)
-            return f"  (no {self._metric}: none is the best)" if has_others else ""
+            if not has_others:
+                return ""
+            return f"  (this validation has not measured {self._metric}: best/ stays)"
         # Rounded as the best value is, so that equal values tie.
         value = float(np.float32(metrics[self._metric]))
         best = float(self._value.numpy())

@@ -236,7 +236,9 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     elif start.stacked_on:
         layers = stacking.stack(model, start.stacked_on)
         found = counted(layers, "layer")
-        logger.info("weights: %s of %s, repeated", found, start.stacked_on)
+        logger.info(
+            "weights: the %s of %s, repeated to fill the model", found, start.stacked_on
+        )
     elif source := start.config.init_checkpoint:
         parts = checkpoints.initialize(model, source)
         for objective in objectives:

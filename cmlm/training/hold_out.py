@@ -68,10 +68,11 @@ def _widen(group: list[Objective]) -> None:
         # A recipe that holds out nothing, such as Mirror-BERT's, needs no warning.
         logger.log(
             logging.WARNING if unable else logging.INFO,
-            "%s is held out to validate %s by; name other text with "
-            "--validation_data, or raise task.%s.train_data.hold_out_fraction",
+            "%s is held out to validate %s; name validation data with %s, or raise "
+            "task.%s.train_data.hold_out_fraction",
             "too little" if unable else "nothing",
             ", ".join(without),
+            group[0].config.validation_setting(without[0]),
             without[0],
         )
 

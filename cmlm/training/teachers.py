@@ -107,13 +107,15 @@ def _with_bases(
         if former:
             learnt = os.path.join(former, model_dir.BASES, teacher[:16])
             if tf.io.gfile.exists(learnt):
-                logger.info("teacher: the run keeps the directions of %s", former)
+                logger.info(
+                    "teacher: the run keeps the principal directions of %s", former
+                )
                 bases[teacher] = basis = learnt
         if others and not (start.is_first or tf.io.gfile.exists(kept)):
             logger.warning(
-                "teacher: %s holds the bases of other teachers, and %s in a new one, "
-                "which its student has not learnt; another path or address makes "
-                "another teacher",
+                "teacher: the encoder has learnt another teacher's vectors (%s); %s "
+                "with new principal directions, which the encoder has not learnt; if "
+                "the teacher is the same, name it by its former path or address",
                 folder,
                 "the run goes on" if start.writes else "this command validates",
             )
@@ -189,8 +191,8 @@ def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
     before = known.get("reading", about["reading"])
     if difference := identity.difference(before, about["reading"]):
         raise UserError(
-            f"{cache} holds vectors of {known['model']}, and {about['model']} reads "
-            f"otherwise: {difference}; allowed: another --teacher_cache"
+            f"{cache} holds vectors of {known['model']} with other settings "
+            f"({difference}); allowed: another --teacher_cache"
         )
 
 
@@ -245,8 +247,8 @@ def _vectors(
             _refuse_changed(cache, about)
             size = len(words) + sum(sum(part.sizes.values()) for part in data.corpora)
             logger.info(
-                "teacher: reads about %s texts; a stopped run resumes with its vectors "
-                "in %s",
+                "teacher: it encodes about %s texts into %s; a stopped run resumes "
+                "there",
                 f"{size:,}",
                 cache,
             )
@@ -270,8 +272,9 @@ def _warn_of_unlearnt(start: Start, objective: DistillConfig, data: Data) -> Non
     learnt = trainer.train_steps * objective.train_data.global_batch_size
     if not trainer.epochs and 2 * learnt < texts:
         logger.warning(
-            "teacher: reads all %s texts, and the run learns at most %s of them "
-            "(trainer.train_steps x the batch): less text saves time and disk space",
+            "teacher: it encodes all %s texts, but the run learns at most %s "
+            "(trainer.train_steps times the batch); less text saves time and disk "
+            "space",
             f"{texts:,}",
             f"{learnt:,}",
         )

@@ -94,11 +94,12 @@ class Validator:
         )
         if objective.static_shapes and holds_out:
             logger.warning(
-                "%s is not validated: the held-out text of a host has less than its "
-                "share of %s examples; name more text or more files with "
-                "--validation_data, or raise task.%s.train_data.hold_out_fraction",
+                "%s is not validated: the held-out data of one host has less than its "
+                "share of %s examples; name more data or more files with %s, or raise "
+                "task.%s.train_data.hold_out_fraction",
                 name,
                 f"{objective.global_batch_size:,}",
+                objective.config.validation_setting(name),
                 name,
             )
 
