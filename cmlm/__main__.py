@@ -65,7 +65,7 @@ def _dispatch() -> None:
         _help()
     else:
         raise UserError(
-            f"there is no command {name!r}; allowed: "
+            f"the command is {name!r}; allowed: "
             f"{', '.join([*COMMANDS, 'settings', 'configs'])}"
         )
 

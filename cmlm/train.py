@@ -47,7 +47,9 @@ flags.DEFINE_string(
     "bitext_data",
     None,
     "Bitext (.tsv, .tsv.gz), with lines source<TAB>target: files, globs or a list of "
-    "them. With languages: en-de=FILES,en-fr=FILES; the first language is the source.",
+    "them. With languages: en-de=FILES,en-fr=FILES; the first language is the source. "
+    "Without the setting task.NAME.validation_data (NAME: bitext, tlm or "
+    "distill_bitext), a share of it is held out.",
 )
 flags.DEFINE_string(
     "pair_data",
@@ -129,7 +131,8 @@ flags.DEFINE_enum(
     choices.STRATEGIES,
     "The devices of the run: one device, several devices of this machine (mirrored), "
     "several machines (multi_worker_mirrored), or a TPU. one_device and mirrored use "
-    "GPUs only with runtime.num_gpus.",
+    "GPUs only with runtime.num_gpus. Default: runtime.distribution_strategy, which is "
+    "one_device in every recipe, and tpu with --tpu.",
 )
 flags.DEFINE_string("tpu", None, "TPU to use: a name, an address or 'local'.")
 

@@ -409,13 +409,15 @@ def test_the_command_lists_all_commands(monkeypatch, capsys):
     for name, module in console.COMMANDS.items():
         assert f"  {name} " in told
         assert (ROOT / (module.replace(".", "/") + ".py")).exists()
-    with pytest.raises(UserError, match="no command 'trian'; allowed: train, encode"):
+    with pytest.raises(UserError, match="command is 'trian'; allowed: train, encode"):
         run_console(monkeypatch, capsys, "trian")
 
 
 def test_settings_are_listed_with_type_default_and_meaning(monkeypatch, capsys):
     told = run_console(monkeypatch, capsys, "settings", "optimizer.warmup")
     assert "trainer.optimizer.warmup_steps = 10000  (int; at least 0)\n    " in told
+    told = run_console(monkeypatch, capsys, "settings", "decay_steps")
+    assert "trainer.optimizer.decay_steps = null  (int or null; at least 1)\n" in told
     names = [each.name for each in listing.settings("Task.*.loss")]
     assert "task.scored.loss" in names and len(names) < 20
     with pytest.raises(UserError, match="no setting has 'warmth' in its name"):

@@ -56,9 +56,11 @@ class Setting:
 
     def __str__(self) -> str:
         allowed = f"; {self.allowed}" if self.allowed else ""
-        shown = repr(
-            list(self.default) if isinstance(self.default, tuple) else self.default
-        )
+        default = self.default
+        if isinstance(default, tuple):
+            default = list(default)
+        # As --params_override takes it.
+        shown = "null" if default is None else repr(default)
         return f"{self.name} = {shown}  ({self.type}{allowed})\n    {self.meaning}"
 
 

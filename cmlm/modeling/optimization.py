@@ -29,7 +29,7 @@ class OptimizerConfig(hyperparams.Config):
             stays (`constant`).
         end_learning_rate: the rate at the end of a linear decay.
         warmup_steps: steps of linear growth from 0.
-        decay_steps: step at which a linear decay ends, the warm-up included; None:
+        decay_steps: step at which a linear decay ends, the warm-up included; null:
             `trainer.train_steps`. At most `warmup_steps`: the rate does not decay.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.

@@ -92,7 +92,9 @@ class DistillObjective(EmbeddingObjective):
                + similarity_weight mean_ij (<s_i, s_j> - <t_i, t_j>)^2
 
     The first term is half of the squared distance, the loss of Reimers & Gurevych, 2020
-    (https://arxiv.org/abs/2004.09813), on unit vectors.
+    (https://arxiv.org/abs/2004.09813), on unit vectors. With `projection=linear`, the
+    first term and `cosine` read the unit vector of W s for s, where W is the learnt
+    map.
 
     Metrics: `loss`; `cosine`, the mean of <s_i, t_i>; `similarity_error`, the mean of
     the squared differences.

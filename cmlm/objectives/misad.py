@@ -224,7 +224,7 @@ class MisadObjective(MaskedTextObjective):
             score(w) = 1/|w| sum_i P(w_i | S without w)                 (section 3.3)
 
         Args:
-            batch: a batch, as the class describes it.
+            batch: see `masked_pipelines.sentences_with_spans`.
 
         Returns:
             float32 [batch, candidates]; 2 in columns without a candidate.
