@@ -92,9 +92,9 @@ flags.DEFINE_enum(
     "classifier",
     "logistic",
     choices.CLASSIFIERS,
-    "SentEval's classifier: scikit-learn's logistic regression, run to its optimum; or "
-    "logistic regression or a network of 50 hidden units (mlp), both trained by Adam "
-    "with early stopping, as in SentEval's PyTorch mode.",
+    "SentEval's classifier. logistic: scikit-learn's logistic regression, run to its "
+    "optimum. logistic-adam and mlp: logistic regression, and a network of 50 hidden "
+    "units, both trained by Adam with early stopping, as in SentEval's PyTorch mode.",
 )
 flags.DEFINE_integer(
     "jobs",
@@ -104,7 +104,10 @@ flags.DEFINE_integer(
     upper_bound=4096,
 )
 flags.DEFINE_string(
-    "pcr", None, "A file of cmlm.pcr: remove its components. It belongs to one model."
+    "pcr",
+    None,
+    "A file of cmlm.pcr, fitted with the model: remove its components from the "
+    "vectors.",
 )
 flags.DEFINE_bool(
     "mean_of_models",
@@ -138,7 +141,9 @@ flags.DEFINE_list(
     "Reports (folders or .json files), comma-separated: unite their models and tasks, "
     "and score nothing. NAME=REPORT puts NAME: before the names of its models.",
 )
-flags.DEFINE_string("output", None, "The folder or the .json file to write.")
+flags.DEFINE_string(
+    "output", None, "The folder or the .json file to write; default: print only."
+)
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
 flags.DEFINE_string(
     "cache_dir", None, "Keep vectors here for the next run, by the model's fingerprint."
@@ -175,7 +180,10 @@ def main(_) -> None:
         _merge_reports()
         return
     if not FLAGS.sentences:
-        cli.require(model="an export or a model_dir")
+        cli.require(
+            model="an export, a model_dir, weights of another program, or a server's "
+            "address"
+        )
     if FLAGS.output and not FLAGS.model:
         raise UserError(f"--output is {FLAGS.output}; allowed: with --model")
     # FAMILY:FILE names its files itself.
@@ -475,8 +483,8 @@ def _cache_of(name: str, encoder) -> str | None:
     folder = store.folder_in(FLAGS.cache_dir, encoder)
     if not folder:
         print(
-            f"note: --cache_dir keeps no vectors of {name}: a cache needs a model of "
-            "files, one for all languages",
+            f"note: --cache_dir keeps no vectors of {name}; allowed: an export, a "
+            "model_dir or weights, not a server, stored vectors or languages:",
             file=sys.stderr,
         )
     return folder

@@ -86,7 +86,11 @@ def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path, one_device):
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"trainer.evals": "[sts99]"}, "sts99"),
+        ({"trainer.evals": "[sts99]"}, "trainer.evals has 'sts99'; .*allowed: all"),
+        (
+            {"trainer.evals_data_dir": "nowhere"},
+            "trainer.evals_data_dir is nowhere, which does not exist",
+        ),
         ({"trainer.evals": "[stsb-dev]"}, "stsb-dev: missing: "),
         (
             {"trainer.best_checkpoint_metric": "trec/accuracy"},

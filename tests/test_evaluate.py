@@ -47,7 +47,8 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
 
     missing = evaluate(*arguments, f"--data_dir={tmp_path}/sets")
     assert missing.returncode == 1
-    assert missing.stderr.startswith(f"error: --data_dir is {tmp_path}/sets, and there")
+    said = f"error: --data_dir is {tmp_path}/sets, which does not exist or is a file"
+    assert missing.stderr.startswith(said)
     assert missing.stderr.count("\n") == 1
 
     # The second model is refused before the first is scored.

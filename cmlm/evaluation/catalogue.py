@@ -72,6 +72,7 @@ def select(
     seeds: Sequence[int] = (base.SEED,),
     classifier: str = "logistic",
     jobs: int = 0,
+    flag: str = "--tasks",
 ) -> list[base.Task]:
     """Selects tasks by name, each once, in the order of the families.
 
@@ -80,6 +81,7 @@ def select(
             with the user's own files (`bitext:FILE.tsv`, `bitext:FILE:FILE`).
         seeds: the seeds of tasks that train a model.
         classifier, jobs: see `base.Task`.
+        flag: the flag or setting that has the names, for the message.
 
     Raises:
         UserError: a name is unknown.
@@ -97,7 +99,7 @@ def select(
             if task is None:
                 divisible = ", ".join(task.name for task in _divisible())
                 raise UserError(
-                    f"--tasks has {given!r}; {_meant(name)}allowed: all, "
+                    f"{flag} has {given!r}; {_meant(name)}allowed: all, "
                     f"{', '.join(dict.fromkeys([*FAMILIES, *TASKS]))}; "
                     f"TASK-LANGUAGE of {divisible}; and "
                     f"{', '.join(f'{family}:FILE' for family in ON_FILES)}"

@@ -106,12 +106,15 @@ def named(values: list[str]) -> dict[str, str]:
     return models
 
 
-def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str, str]]:
+def read(
+    tasks: Sequence[Task], data_dir: str, flag: str = "--data_dir"
+) -> tuple[list[TaskData], dict[str, str]]:
     """Reads the data sets of tasks.
 
     Args:
         tasks: the tasks.
         data_dir: the folder of test sets.
+        flag: the flag or setting that has it, for the message.
 
     Returns:
         The tasks with their data; and for each other task, and each language that a
@@ -122,8 +125,8 @@ def read(tasks: Sequence[Task], data_dir: str) -> tuple[list[TaskData], dict[str
     """
     if not os.path.isdir(data_dir):
         raise UserError(
-            f"--data_dir is {data_dir}, and there is no such folder; allowed: a folder "
-            "of test sets"
+            f"{flag} is {data_dir}, which does not exist or is a file; allowed: a "
+            "folder of test sets"
         )
     found, failed = [], {}
     for task in tasks:

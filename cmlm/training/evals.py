@@ -62,8 +62,10 @@ class Evals:
         # This imports scipy and scikit-learn, which training alone does not need.
         from cmlm.evaluation import catalogue, run
 
-        names = catalogue.select(settings.evals)
-        self._tasks, failed = run.read(names, settings.evals_data_dir)
+        tasks = catalogue.select(settings.evals, flag="trainer.evals")
+        self._tasks, failed = run.read(
+            tasks, settings.evals_data_dir, "trainer.evals_data_dir"
+        )
         if failed:
             name, reason = next(iter(failed.items()))
             raise UserError(f"{name}: {reason}")

@@ -60,7 +60,10 @@ class RetrievalFiles(base.Task[Retrieval]):
     def __init__(self, paths: Sequence[str]):
         self.name = "retrieval:" + ":".join(paths)
         if len(paths) > 2:
-            raise UserError(f"--tasks has {self.name!r}; allowed: DIR or DIR:QRELS")
+            raise UserError(
+                f"the task is {self.name!r}; allowed: retrieval:DIR or "
+                "retrieval:DIR:QRELS"
+            )
         self._folder = paths[0]
         self._part = paths[1] if len(paths) > 1 else "test"
 

@@ -32,8 +32,8 @@ class ClassificationFiles(ClassificationTask):
         name = "classification:" + ":".join(paths)
         if len(paths) not in _PARTS:
             raise UserError(
-                f"--tasks has {name!r}; allowed: one file, training and test file, or "
-                "training, development and test file"
+                f"the task is {name!r}; allowed: classification:FILE, "
+                "classification:TRAIN:TEST or classification:TRAIN:DEV:TEST"
             )
         super().__init__(name, self._read_parts)
         self._paths = dict(zip(_PARTS[len(paths)], paths, strict=True))
@@ -89,7 +89,7 @@ class PairFiles(base.Task[Pairs]):
     def __init__(self, paths: Sequence[str]):
         self.name = "pairs:" + ":".join(paths)
         if len(paths) != 1:
-            raise UserError(f"--tasks has {self.name!r}; allowed: one file")
+            raise UserError(f"the task is {self.name!r}; allowed: pairs:FILE")
         (self._path,) = paths
 
     def read(self, source: reading.DataDir) -> Pairs:
