@@ -34,7 +34,11 @@ flags.DEFINE_multi_string(
     "vectors", [], "LANGUAGE=FILE.npy, float [n, dim], instead of text"
 )
 flags.DEFINE_integer(
-    "components", 1, "Components of each language; the paper removes 1.", lower_bound=1
+    "components",
+    1,
+    "Principal components of each language to fit; CMLM's paper removes 1 (section "
+    "5.2).",
+    lower_bound=1,
 )
 flags.DEFINE_integer(
     "max_sentences",
@@ -108,12 +112,27 @@ def main(_) -> None:
 
 def _next_command() -> str:
     """The command that takes the components of this model."""
-    output = f"--pcr={shlex.quote(FLAGS.output)}"
-    if FLAGS.model.startswith(("bow:", "both:")):
+    from cmlm.encoders import opening
+
+    place, path = opening.locate(FLAGS.model), shlex.quote(FLAGS.model)
+    # The components belong to this way of reading the model.
+    given = [f"--pcr={shlex.quote(FLAGS.output)}"]
+    for name in ("pooling", "sentence_vector"):
+        if FLAGS[name].value:
+            given.append(f"--{name}={shlex.quote(FLAGS[name].value)}")
+    if place.prefix in ("untrained", "bow", "both"):
         # Such an encoder cannot be exported.
-        model = f"--model={shlex.quote(FLAGS.model)}"
-        return f"evaluate  python -m cmlm.evaluate {output} {model} --data_dir=..."
-    return f"serve  python -m export.tfhub {output} --model_dir=... --export_dir=..."
+        given += [f"--model={path}", "--data_dir=..."]
+        return f"evaluate  python -m cmlm.evaluate {' '.join(given)}"
+    if place.kind == "run":
+        given.append(f"--model_dir={shlex.quote(place.path)}")
+        given += ["--checkpoint=best"] if place.prefix == "best" else []
+    elif place.kind == "weights":
+        given.append(f"--from={path}")
+    else:
+        # The source of an export, which the export does not name.
+        given.append("--model_dir=...")
+    return f"export  python -m export.tfhub {' '.join(given)} --export_dir=..."
 
 
 def _sources() -> dict[str, tuple[str, list[str]]]:

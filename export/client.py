@@ -7,8 +7,8 @@
         --language=de --text='Wo ist die Datei?'
 
 http:// and https:// use REST, grpc:// uses gRPC. The address may name the model:
-http://localhost:8501/v1/models/cmlm. Without --output the command prints
-each vector as one line of JSON.
+http://localhost:8501/v1/models/cmlm. Without --output the command prints each vector as
+a line of JSON.
 """
 
 import itertools
@@ -43,7 +43,11 @@ flags.DEFINE_enum(
 flags.DEFINE_string("language", None, "Language of all sentences, for --signature=pcr.")
 flags.DEFINE_multi_string("text", [], "A sentence")
 flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz.")
-flags.DEFINE_string("output", None, "The .npy file to write.")
+flags.DEFINE_string(
+    "output",
+    None,
+    "The .npy file to write; default: print each vector as a line of JSON.",
+)
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_float("timeout", 60, "Seconds to wait for one answer, more than 0.")
 

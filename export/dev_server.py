@@ -149,14 +149,19 @@ class Server:
             address = f"[{host}]" if ":" in host else host
             self.grpc_port = self._grpc.add_insecure_port(f"{address}:{grpc_port}")
         except RuntimeError as error:
-            raise UserError(f"port {grpc_port} of {host} cannot be used") from error
+            raise UserError(
+                f"--grpc_port={grpc_port} cannot be used on {host}; allowed: another, "
+                "or 0"
+            ) from error
         try:
             self._http = make_server(
                 host, port, self._answer, threaded=True, request_handler=_Handler
             )
         # Werkzeug prints its reason and ends the process.
         except (OSError, SystemExit) as error:
-            raise UserError(f"port {port} of {host} cannot be used") from error
+            raise UserError(
+                f"--port={port} cannot be used on {host}; allowed: another, or 0"
+            ) from error
         self._http.under_way = _UnderWay()
         self.port = self._http.server_port
         self.rest = f"http://{address}:{self.port}"

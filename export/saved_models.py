@@ -172,8 +172,9 @@ def compare(
             # Not `>`: a NaN must not pass.
             if not difference <= scale * tolerance:
                 raise UserError(
-                    f"{name} differs from {opened.checkpoint} by {difference:.1e}; at "
-                    f"most {scale * tolerance:.0e} is rounding. Nothing was exported"
+                    f"the vectors of {name} differ from those of {opened.checkpoint} "
+                    f"by {difference:.1e}; allowed: at most {scale * tolerance:.0e}; "
+                    "nothing was exported"
                 )
     return max(*two.values(), *served.values())
 

@@ -75,8 +75,8 @@ def main(_) -> None:
         trained = model.trained_seq_length
         if trained and seq_length > trained:
             print(
-                f"note: trained with {trained} tokens; training has not changed the "
-                f"positions from there to {seq_length}",
+                f"note: trained at {trained} tokens; the training has not changed "
+                f"positions {trained + 1} to {seq_length}",
                 file=sys.stderr,
             )
         changed = server_files.changes(
@@ -94,7 +94,10 @@ def main(_) -> None:
         server_files.keep_configuration(
             former, os.path.join(directory, export_layout.SERVING)
         )
-        print(f"largest difference to the checkpoint: {difference:.1e}")
+        print(
+            "largest difference of the exported vectors from the original: "
+            f"{difference:.1e}"
+        )
 
     # -------------------------------------------------------- where it is
     out = FLAGS.export_dir.rstrip("/")

@@ -117,7 +117,7 @@ def test_a_file_gives_back_what_was_written(fitted, tmp_path):
 
 def test_another_model_is_refused(fitted):
     fitted.check_model("0123456789abcdef", 8, "pcr.npz")
-    with pytest.raises(UserError, match="pcr.npz was fitted with another model"):
+    with pytest.raises(UserError, match="fingerprint 0123456789ab, this encoder has f"):
         fitted.check_model("fedcba9876543210", 8, "pcr.npz")
     with pytest.raises(UserError, match="width 8, the model's vectors 16"):
         fitted.check_model("0123456789abcdef", 16, "pcr.npz")
@@ -138,7 +138,7 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
     components_fitting.check(right, "vectors", [npy])
     vector_files.describe(vector_files.path_of(npy), right, False, vectors.shape)
     components_fitting.check(right, "vectors", [npy])
-    with pytest.raises(UserError, match=f"another model by {npy}.json, fingerprint aa"):
+    with pytest.raises(UserError, match=rf"aaaa, made the vectors \({npy}.json\)"):
         components_fitting.check(encoder("b" * 64), "vectors", [npy])
     np.save(npy, vectors[:3])
     with pytest.raises(UserError, match=r"a.npy holds \[3, 8\], and .* \[300, 8\]"):
@@ -146,7 +146,7 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
     with outputs.named_together(npy) as begin:
         begin()
         # After a kill here, the description may be that of the next array.
-        said = f"killed while it named {npy}, .*; allowed: run that command again"
+        said = f"killed before it had finished {npy}, .*; run that command again"
         with pytest.raises(UserError, match=said):
             components_fitting.check(right, "vectors", [npy])
 

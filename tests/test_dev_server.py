@@ -288,10 +288,10 @@ def test_the_page_belongs_to_the_model_and_loads_nothing_else(server):
 
 def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):
     port = int(server.rest.rpartition(":")[2])
-    with pytest.raises(UserError, match=f"port {port} of localhost cannot be used"):
+    with pytest.raises(UserError, match=f"--port={port} cannot be used on localhost"):
         dev_server.Server(server._model, port=port)
     port = int(server.grpc.rpartition(":")[2])
-    with pytest.raises(UserError, match=f"port {port} of localhost cannot be used"):
+    with pytest.raises(UserError, match=f"--grpc_port={port} cannot be used on local"):
         dev_server.Server(server._model, grpc_port=port)
     with pytest.raises(UserError, match="is not an export; allowed: a folder"):
         opening.find_export(str(tmp_path))

@@ -142,8 +142,8 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
     flags += ["--pooling=max", "--sentence_vector=projected", "--seq_length=11"]
     done = export_command(*flags, "--precision=bfloat16", "--version=2", "--overwrite")
     assert done.returncode == 0, done.stderr
-    assert "cut at 11 tokens; trained with 37" in done.stderr
-    assert "largest difference to the checkpoint" in done.stdout
+    assert "cut at 11 tokens; trained at 37 tokens" in done.stderr
+    assert "largest difference of the exported vectors from the orig" in done.stdout
     assert sorted(path.name for path in out.iterdir()) == [
         *("README.md", "checksums.json", "encoder", "export.json"),
         *("preprocessor", "serving"),
@@ -288,9 +288,8 @@ def test_components_of_another_model_are_refused(toy_export, old_export, tmp_pat
     )
     components_file.save(pcr, other)
     result = overwrite(toy_export.source, old_export, f"--pcr={pcr}")
-    assert_refused(
-        result, "was fitted with another model", tmp_path, ["out", "pcr.npz"]
-    )
+    said = "was fitted for the fingerprint"
+    assert_refused(result, said, tmp_path, ["out", "pcr.npz"])
     own = fingerprints.fingerprint(toy_export.trained)
     for part in (pcr, fingerprint[:12], own[:12]):
         assert part in result.stderr
@@ -343,7 +342,7 @@ def test_a_file_in_the_place_of_the_export_is_refused(source, tmp_path):
         ("no index", "holds no whole checkpoint"),
         ("vocabulary", "30 entries, the encoder has 29 embedding rows"),
         ("no vocabulary", "has no vocab.txt; allowed: a model_dir with"),
-        ("no configuration", "^/.*source has no params.yaml: .*; allowed: a model_dir"),
+        ("no configuration", "^/.*source has no params.yaml: .*; allowed: the --mod"),
     ],
 )
 def test_damaged_model_dirs_are_refused(source, tmp_path, damage, said):

@@ -41,7 +41,8 @@ def test_text_and_vectors(toy_export, sentences, tmp_path):
     assert "de: 50 sentences" in done.stderr and "fr: 30 sentences" in done.stderr
     # As many as a vector has numbers.
     assert "note: " not in done.stderr
-    assert f"serve  python -m export.tfhub --pcr={output} " in done.stdout
+    said = f"export  python -m export.tfhub --pcr={output} --model_dir=... --export"
+    assert said in done.stdout
     fitted = components_file.load(str(output))
     # The fingerprint of the checkpoint that was exported.
     assert fitted.fingerprint == fingerprints.fingerprint(toy_export.trained)
@@ -126,13 +127,21 @@ def test_the_command_after_it_is_one_that_takes_the_model(
     toy_export, sentences, tmp_path
 ):
     output = tmp_path / "two words.npz"
-    done = command(
-        *(f"--model=bow:{toy_export.source}", f"--output={output}"),
-        *(f"--text=de={tmp_path / 'de.txt'}", "--max_sentences=9"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "note: de has 9 sentences, fewer than the 16 numbers" in done.stderr
-    assert done.stdout.splitlines()[-1] == (
-        f"evaluate  python -m cmlm.evaluate --pcr='{output}' "
-        f"--model=bow:{toy_export.source} --data_dir=..."
-    )
+    evaluate = f"evaluate  python -m cmlm.evaluate --pcr='{output}'"
+    export = f"export  python -m export.tfhub --pcr='{output}'"
+    run, checkpoint = toy_export.source, toy_export.trained.checkpoint
+    cases = [
+        ([f"--model=bow:{run}"], f"{evaluate} --model=bow:{run} --data_dir=..."),
+        (
+            [f"--model={run}", "--pooling=max"],
+            f"{export} --pooling=max --model_dir={run} --export_dir=...",
+        ),
+        ([f"--model={checkpoint}"], f"{export} --from={checkpoint} --export_dir=..."),
+    ]
+    rest = [f"--output={output}", "--overwrite", f"--text=de={tmp_path / 'de.txt'}"]
+    arguments = [[*flags, *rest, "--max_sentences=9"] for flags, _ in cases]
+    answers = commands.repeatedly("cmlm.pcr", arguments)
+    for (_, said), (code, told, heard) in zip(cases, answers, strict=True):
+        assert code == 0, heard
+        assert "note: de has 9 sentences, fewer than the 16 numbers" in heard
+        assert told.splitlines()[-1] == said

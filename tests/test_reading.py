@@ -170,7 +170,8 @@ def test_the_length_of_the_training_is_named_beside_that_of_its_start():
     config.task.mirror.weight, config.task.mirror.train_data.seq_length = 1, 50
     run = OpenedWeights(None, None, config, "", "", seq_length=256, run="run")
     assert describe_cut(run, 256) == (
-        "sentences are cut at 256 tokens; trained with 50, its start with 256"
+        "sentences are cut at 256 tokens; trained at 50 tokens, from weights with a "
+        "limit of 256"
     )
     # Another program's weights do not say how long their training texts were.
     other = dataclasses.replace(run, run=None)

@@ -77,7 +77,10 @@ def check(
         leftovers.tidy(path_names.followed(output))
     # A killed run had these outputs to itself, and has named some of them.
     for output in [path for path in replaced.values() if _exists(_sign(path))]:
-        logger.warning("%s is replaced: a run was killed while it named this", output)
+        logger.warning(
+            "%s is replaced: a run was killed before it had finished this output",
+            output,
+        )
         overwrite = True
     for output in replaced.values():
         refuse_existing(output, overwrite)
@@ -159,8 +162,8 @@ def refuse_half_named(path: str) -> None:
     """Raises UserError if a run was killed while it named an output and others."""
     if tf.io.gfile.exists(_sign(path)):
         raise UserError(
-            f"a run was killed while it named {path}, and a file beside it may be of "
-            "another run; allowed: run that command again"
+            f"a run was killed before it had finished {path}, so a file beside it may "
+            "belong to another run; run that command again"
         )
 
 

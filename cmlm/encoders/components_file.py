@@ -66,14 +66,14 @@ class PrincipalComponents:
             path: the file of the components, for the message.
 
         Raises:
-            UserError: the components were fitted with another model, or have another
-                width.
+            UserError: the components were fitted with another model or another way of
+                reading it, or have another width.
         """
         if fingerprint != self.fingerprint:
             raise UserError(
-                f"{path} was fitted with another model: its fingerprint is "
-                f"{self.fingerprint[:12]}, this model's {fingerprint[:12]}. Fit it "
-                "again: python -m cmlm.pcr --model=..."
+                f"{path} was fitted for the fingerprint {self.fingerprint[:12]}, this "
+                f"encoder has {fingerprint[:12]}; allowed: the model, --pooling and "
+                "--sentence_vector of the fitting, or a new file by python -m cmlm.pcr"
             )
         if self.table.shape[2] != dim:
             raise UserError(

@@ -152,7 +152,8 @@ class StoredVectors(ExternalEncoder):
         shape = self._matrix.shape
         if len(lines) != shape[0]:
             raise UserError(
-                f"{text} has {counted(len(lines), 'line')}, {npy} has the shape {shape}"
+                f"{text} has {counted(len(lines), 'line')}, {npy} has "
+                f"{counted(shape[0], 'vector')}; allowed: a vector for each line"
             )
         self.name = f"vectors:{text}:{npy}"
         self._text = text

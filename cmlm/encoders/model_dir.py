@@ -87,8 +87,8 @@ def read_config(model_dir: str) -> experiment.ExperimentConfig:
     """
     if not is_model_dir(model_dir):
         raise UserError(
-            f"{model_dir} has no {PARAMS}: no run has written there; allowed: a "
-            "model_dir"
+            f"{model_dir} has no {PARAMS}: no run has written there; allowed: the "
+            "--model_dir of a run"
         )
     config = overrides.from_yaml(os.path.join(model_dir, PARAMS))
     stages = [] if config.stacked_on else _stages_before(model_dir, config)

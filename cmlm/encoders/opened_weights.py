@@ -62,10 +62,11 @@ def describe_limit(opened: OpenedWeights, seq_length: int) -> str:
 def describe_cut(opened: OpenedWeights, seq_length: int) -> str:
     """Describes where sentences are cut, and the length limit of the training.
 
-    "sentences are cut at 123 tokens (128 positions less num_views, 5); trained with
-    128". A run that starts from weights with a limit of their own keeps that one:
-    "trained with 50, its start with 256". Weights of another program do not state the
-    length of their training: "sentences are cut at 50 tokens; by default at 256".
+    "sentences are cut at 123 tokens (128 positions less num_views, 5); trained at 128
+    tokens". A run that starts from weights with a limit of their own keeps that one:
+    "trained at 50 tokens, from weights with a limit of 256". Weights of another program
+    do not state the length of their training: "sentences are cut at 50 tokens; by
+    default at 256".
     """
     text = f"sentences are cut at {describe_limit(opened, seq_length)}"
     if opened.run is None:
@@ -73,8 +74,9 @@ def describe_cut(opened: OpenedWeights, seq_length: int) -> str:
         return text if seq_length == default else f"{text}; by default at {default}"
     longest = opened.config.task.longest_sequence()
     if longest in (0, opened.seq_length):
-        return f"{text}; trained with {opened.seq_length}"
-    return f"{text}; trained with {longest}, its start with {opened.seq_length}"
+        return f"{text}; trained at {opened.seq_length} tokens"
+    limit = opened.seq_length
+    return f"{text}; trained at {longest} tokens, from weights with a limit of {limit}"
 
 
 def resolve_seq_length(

@@ -63,6 +63,6 @@ def check_model(npy: str, encoder: DescribedEncoder) -> None:
     made_by, now = (each.get("fingerprint") for each in (model, encoder.info))
     if made_by and now and made_by != now:
         raise UserError(
-            f"vectors of another model by {path}, fingerprint {str(made_by)[:12]}...; "
-            f"allowed: vectors of the model, fingerprint {now[:12]}..."
+            f"another model, with the fingerprint {str(made_by)[:12]}, made the "
+            f"vectors ({path}); allowed: vectors of this model, {now[:12]}"
         )
