@@ -151,7 +151,7 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
             language, equals, path = value.partition("=")
             if not equals or not path:
                 raise UserError(f"--{flag} is {value}; allowed: LANGUAGE=FILES")
-            if len(languages.split(value, f"--{flag}")) > 1:
+            if any(languages.names_language(part.strip()) for part in path.split(",")):
                 raise UserError(
                     f"--{flag} is {value}; allowed: LANGUAGE=FILES, and one --{flag} "
                     "for each language"

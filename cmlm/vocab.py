@@ -124,7 +124,7 @@ def main(_) -> None:
         FLAGS.overwrite,
         packs=False,
     )
-    patterns = languages.split(FLAGS.input, "--input")
+    patterns = languages.split(FLAGS.input)
     unknown = [name for name in FLAGS.keep_languages if name not in patterns]
     if unknown:
         raise UserError(

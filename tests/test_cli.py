@@ -487,7 +487,7 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
         ("cmlm.ngrams", "--output=o.tsv.bz2", "plain text, or .gz, which is packed"),
         ("cmlm.ngrams", "--output=o --marked_output=o.zip", "--marked_output is o.zip"),
         ("cmlm.vocab", "--output=o --dotless_i --nolower_case", "with --lower_case"),
-        ("cmlm.vocab", "--output=o --input=d=t.txt,en=t.txt", "--input='d=t.txt,en="),
+        ("cmlm.vocab", "--output=o --input=d=t.txt,en=t.txt", "'d=t.txt' in 'd=t.txt,"),
         (
             "cmlm.ngrams",
             "--output=o --unit=pieces --vocab_file=v.txt --nolower_case",

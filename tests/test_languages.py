@@ -56,11 +56,21 @@ def test_a_pair_is_split_between_its_languages(pair, found):
 
 
 def test_a_path_without_language_beside_some_with_one_is_named():
-    with pytest.raises(UserError, match="'a.txt' has no language; allowed: LANG"):
+    with pytest.raises(UserError, match="'a.txt' in .* has no language; allowed: LANG"):
         languages.split("a.txt,de=b.txt")
-    said = "--input='english=a.txt,.*' has no language; .*two or three letters"
+
+
+@pytest.mark.parametrize("value", ["english=a.txt,de=b.txt", "de=b.txt,english=a.txt"])
+def test_a_word_in_the_place_of_a_language_is_named(value):
+    said = "no file matches 'english=a.txt'; allowed: .* code of two or three letters"
     with pytest.raises(UserError, match=said):
-        languages.split("english=a.txt,de=b.txt", "--input")
+        languages.split(value)
+
+
+def test_a_word_before_the_sign_may_belong_to_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rate=2.txt").write_text("")
+    assert languages.split("rate=?.txt") == {"": "rate=?.txt"}
 
 
 def test_shares_are_a_power_of_the_size():
@@ -114,7 +124,4 @@ def test_a_language_without_files_is_named(tmp_path):
     (tmp_path / "en.txt").write_text("One .\nTwo .")
     config = TextDataConfig(input_path=f"en={tmp_path}/en.txt,de={tmp_path}/de*.txt")
     with pytest.raises(UserError, match="^de: no file matches .*de"):
-        config.load(str(tmp_path))
-    config.input_path = "english=a.txt,german=b.txt"
-    with pytest.raises(UserError, match="'english=a.txt' .*a code of two or three let"):
         config.load(str(tmp_path))

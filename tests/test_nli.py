@@ -235,7 +235,7 @@ def test_features_are_u_v_difference_and_product(one_device, files, tokenizer):
 @pytest.mark.parametrize(
     "lines, message",
     [
-        (["a\tb\tneutral"] * 59, "different lengths, en 60, bad 59"),
+        (["a\tb\tneutral"] * 59, "differ in length: en 60, bad 59"),
         (["a\tb"] * 60, "line 1 has 2 columns; allowed: 3"),
         (["a\tb\tperhaps"] * 60, "line 1 has label 'perhaps'; allowed: entail"),
         (

@@ -55,8 +55,6 @@ def expand(patterns: str) -> list[str]:
                 hint = " (it is a directory: name the files in it, as in DIR/*.txt)"
             elif "," in patterns and tf.io.gfile.glob(pattern(patterns)):
                 hint = f" (a comma separates names: write {pattern(patterns)!r})"
-            elif re.match(r"[A-Za-z]{4,}=", part):
-                hint = " (a language before = is a code of two or three letters)"
             raise UserError(f"no file matches {part!r}{hint}")
         paths.update(dict.fromkeys(matches))
     if not paths:

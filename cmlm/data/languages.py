@@ -9,39 +9,50 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 
-# `en=`, `zh-Hant=`, `en-de=` at the start of a path in a list of paths.
+# `en=`, `zh-Hant=`, `en-de=` at the start of a path in a list of paths; and a word that
+# is no code.
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)=(.+)")
+_WORD = re.compile(r"[A-Za-z]{4,}=")
 # A language without script (`Hant`) and region (`BR`).
 _PRIMARY = re.compile(r"[a-z]{2,3}")
 
 
-def split(input_path: str, name: str = "input_path") -> dict[str, str]:
+def split(input_path: str) -> dict[str, str]:
     """Reads `en=a.txt,b.txt,de=c.txt` as {"en": "a.txt,b.txt", "de": "c.txt"}.
 
     A list without names has the language "". `dt=2024/a.txt` is a path if it exists;
     if not, it names the language `dt`.
 
     Args:
-        input_path: the value.
-        name: the flag or setting that has it, for the message.
+        input_path: the value of a flag or setting.
 
     Raises:
-        UserError: the first path has no language, but a later path has one.
+        UserError: the first path has no language, but a later path has one; or the name
+            of a language is a word.
     """
     found: dict[str, list[str]] = {}
     language = ""
     for part in filter(None, (part.strip() for part in input_path.split(","))):
-        named = _NAMED.fullmatch(part)
-        if named and not _exists(part):
-            language, part = named.groups()
+        if names_language(part):
+            language, _, part = part.partition("=")
+        elif _WORD.match(part) and not _exists(part):
+            raise UserError(
+                f"no file matches {part!r}; allowed: files, or LANGUAGE=FILES, where "
+                "LANGUAGE is a code of two or three letters, as in en=a.txt"
+            )
         found.setdefault(language, []).append(part)
     if "" in found and len(found) > 1:
         raise UserError(
-            f"{name}={input_path!r}: {found[''][0]!r} has no language; allowed: "
+            f"{found[''][0]!r} in {input_path!r} has no language; allowed: "
             "LANGUAGE=FILES for all paths, as in en=a.txt,zh-Hant=b.txt, or for none; a"
             " LANGUAGE begins with two or three letters"
         )
     return {language: ",".join(parts) for language, parts in found.items()}
+
+
+def names_language(part: str) -> bool:
+    """Whether a path in a list begins with `LANGUAGE=` and is not the name of files."""
+    return bool(_NAMED.fullmatch(part)) and not _exists(part)
 
 
 def _exists(pattern: str) -> bool:

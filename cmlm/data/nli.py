@@ -47,8 +47,8 @@ class NliDataConfig(DataConfig):
                 f"{language} {size:,}" for language, size in found.sizes.items()
             )
             raise UserError(
-                f"input_path={self.input_path!r} has files of different lengths,"
-                f" {lengths} lines; allowed: line-by-line translations of each other"
+                f"the NLI files {self.input_path!r} differ in length: {lengths} lines; "
+                "allowed: line-by-line translations of each other"
             )
         if len(found.files) > 1:
             _check_parallel(found.files)

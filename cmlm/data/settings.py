@@ -173,13 +173,14 @@ class TextDataConfig(DataConfig):
         if patterns == builtin.PYTHON_DOCS:
             if self.raw_layout:
                 raise UserError(
-                    f"raw_layout is {self.raw_layout!r}; allowed with"
-                    f" {builtin.PYTHON_DOCS}: '', it is one sentence a line already"
+                    f"raw_layout is {self.raw_layout!r}; allowed with "
+                    f"{builtin.PYTHON_DOCS}: '', because this text has one sentence a "
+                    "line"
                 )
             return [builtin.python_docs(work_dir)]
         if patterns.startswith("builtin:"):
             raise UserError(
-                f"input_path is {patterns!r}; allowed: {builtin.PYTHON_DOCS}, or files"
+                f"the text is {patterns!r}; allowed: {builtin.PYTHON_DOCS}, or files"
             )
         paths = files_lib.expand(patterns)
         other_formats.warn(paths, self.raw_layout, for_tensorflow=not self.raw_layout)
