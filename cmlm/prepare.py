@@ -238,7 +238,7 @@ def _run_pipeline() -> None:
 
 
 def _print_use(flag: str, value: str) -> None:
-    print(f"train on them with --{flag}={shlex.quote(value)}")
+    print(f"train on the output with --{flag}={shlex.quote(value)}")
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
     times = sum(d.count(secret) + d.count(two) for d in everything)
     assert times > 1
     assert not any({secret, two} & set(document) for document in texts(found))
-    dropped = stats["dropped"]["guard"]["sentences"]["en"]
+    dropped = stats["dropped"]["remove_sentences_of"]["sentences"]["en"]
     assert dropped == {"sentence of the given files": times}
 
 
@@ -365,8 +365,8 @@ def test_translations(tmp_path):
     # The blocks in which pairs are read are no documents.
     assert report.summary(stats).splitlines() == [
         "read: 7 pairs",
-        "dropped by guard: 3 pairs: sentence of the given files 3",
         "dropped by pairs: 1 pair: both sides equal 1",
+        "dropped by remove_sentences_of: 3 pairs: sentence of the given files 3",
         "dropped by write: 1 pair: duplicate line 1",
         "en-de: 2 pairs, 19 characters",
     ]

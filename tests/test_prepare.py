@@ -186,7 +186,7 @@ def test_evaluation_data_that_cannot_be_read_stops_before_the_work(tmp_path):
     done = run("prepare", *command, f"--remove_sentences_of={known}")
     assert done.returncode == 0, done.stderr
     # The line as a whole, and its cell with letters.
-    assert "guard: 2 sentences of 1 file\n" in done.stdout
+    assert "--remove_sentences_of: 2 sentences of 1 file\n" in done.stdout
     with gzip.open(output / "de" / "00000-of-00001.txt.gz", "rt") as file:
         assert set(file.read().split("\n")) == {"Ein Café war da.", ""}
 

@@ -70,7 +70,7 @@ class NgramConfig:
         if self.counts == "document" and self.scope == "corpus":
             # Scores of different documents are not comparable.
             raise fields.refused(
-                f"{prefix}scope", "corpus", "document, with counts=document"
+                f"{prefix}scope", "corpus", f"document, with {prefix}counts=document"
             )
 
 

@@ -58,7 +58,7 @@ def run(
     settings = _sized(settings, size)
     names = [step.name for step in steps.chosen(settings)]
     names += [step for step in settings.steps if step not in names]
-    where = "here" if local else " ".join(beam_options.split())
+    where = "on this machine" if local else " ".join(beam_options.split())
     print(
         f"{counted(len(settings.paths), 'file')}, {size / 1e6:,.1f} MB, layout"
         f" {settings.layout}; Beam {where}; steps:"
@@ -67,7 +67,7 @@ def run(
     )
     if settings.remove_sentences_of:
         print(
-            f"guard: {counted(guarded, 'sentence')} of "
+            f"--remove_sentences_of: {counted(guarded, 'sentence')} of "
             f"{counted(len(settings.remove_sentences_of), 'file')}",
             flush=True,
         )

@@ -203,7 +203,8 @@ class Guard(Step):
         languages: whose rules find the sentences of the files, and of pairs.
     """
 
-    name = "guard"
+    # The flag that names the files.
+    name = "remove_sentences_of"
 
     def __init__(
         self, paths: tuple[str, ...], whole_lines: bool, languages: tuple[str, ...]
