@@ -67,9 +67,16 @@ _OTHER_FILES += (".pt", ".h5", ".pkl", ".parquet", ".safetensors")
 
 
 def main(_) -> None:
-    cli.require(model="an export or a model_dir", input="a .txt or .txt.gz file")
+    cli.require(
+        model="an export, a model_dir, weights of another program, or a server's "
+        "address",
+        input="text: files, globs or a list of them",
+    )
     if not FLAGS.output and not FLAGS.query:
-        raise UserError("no output; allowed: --output=FILE.npy, --query='a sentence'")
+        raise UserError(
+            "--output and --query are not given; allowed: --output=FILE.npy, "
+            "--output=FOLDER or --query='a sentence'"
+        )
     if FLAGS.output and FLAGS.output.endswith(_OTHER_FILES):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: an .npy file, or a folder for shards"

@@ -208,8 +208,11 @@ def _check_flags() -> None:
     """Raises UserError if the flags do not name one of the three forms."""
     mining = bool(FLAGS.source or FLAGS.target)
     if mining == bool(FLAGS.bitext):
-        given = "text is given in both forms" if mining else "no text is given"
-        raise UserError(f"{given}; allowed: either --source and --target, or --bitext")
+        given = "--bitext and --source or --target are given"
+        raise UserError(
+            f"{given if mining else 'no text is given'}; allowed: either --source and "
+            "--target, or --bitext"
+        )
     cli.require(output="a name in .tsv or .tsv.gz")
     if mining:
         text = "text: files, globs or a list of them; or a folder of cmlm.encode"
@@ -275,7 +278,7 @@ def _inputs(work_dir: str) -> dict:
             found[name] = value if is_folder else files.expand(value)
     # Texts of folders are encoded already.
     if not all(isinstance(value, str) for value in found.values()):
-        cli.require(model="as cmlm.encode takes it")
+        cli.require(model="a model that cmlm.encode accepts")
     return found
 
 

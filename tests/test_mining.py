@@ -480,7 +480,7 @@ def test_a_text_whose_growth_was_killed_goes_on(tmp_path, monkeypatch, module, n
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(module, name, killed)
         write_folder(tmp_path / "grown", lines[:35])
-    with pytest.raises(UserError, match="run its cmlm.encode again"):
+    with pytest.raises(UserError, match="that wrote it again, or delete"):
         encoded.read(str(tmp_path / "grown"), "--source")
     for number in (35, 45):
         copy, whole = (tmp_path / f"{kind}{number}" for kind in ("copy", "whole"))
@@ -642,13 +642,11 @@ def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
         find(k=1601)
     with pytest.raises(UserError, match="--cells is 4000; allowed: up to 3900"):
         find(kind="ivf", cells=4000)
-    with pytest.raises(UserError, match="codes of 1,600 sentences need"):
+    with pytest.raises(UserError, match="1,600 sentences, 0.0 GB; allowed: at least "):
         find(kind="pq", memory=9000)
     few = [stored(np.eye(15), tmp_path / name) for name in "ab"]
     settings = neighbours.Search("pq", memory=MEMORY)
-    with pytest.raises(
-        UserError, match="got 15 sentences; --index=pq needs at least 16"
-    ):
+    with pytest.raises(UserError, match="the pool has 15 sentences and pq needs 16"):
         neighbours.Searcher(*few, str(tmp_path / "m"), settings).find("source", 1)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import faiss
 import numpy as np
 
 from cmlm.common import files, progress
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.mining import index, storage
 from cmlm.mining.cells import Cells
@@ -39,8 +41,8 @@ class Pq(index.Index):
         super().__init__(pool, memory)
         if len(pool) < 2**_BITS:
             raise UserError(
-                f"got {len(pool)} sentences; --index=pq needs at least {2**_BITS}: use "
-                "--index=flat"
+                "--index is pq; allowed: flat or ivf, because the pool has "
+                f"{counted(len(pool), 'sentence')} and pq needs {2**_BITS}"
             )
         parts = pool.dim // 4 or 1
         parts = next(count for count in range(parts, 0, -1) if pool.dim % count == 0)
@@ -48,8 +50,10 @@ class Pq(index.Index):
         needed = len(pool) * (parts * _BITS / 8 + 8)
         if needed > memory:
             raise UserError(
-                f"the codes of {len(pool):,} sentences need {needed / 2**30:.1f} GB, "
-                "more than --max_memory_gb allows"
+                f"--max_memory_gb is too small for the codes of {len(pool):,} "
+                f"sentences, {needed / 2**30:.1f} GB; allowed: at least "
+                f"{math.ceil(needed / 2**30 * 10 + 10) / 10:.1f}, as 1 GB is for the "
+                "program"
             )
         path = os.path.join(directory, "index.faiss")
         if not storage.is_whole(path):

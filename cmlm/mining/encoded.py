@@ -100,8 +100,8 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
     json_files.field(encoded.about, "model", dict, path)
     if json_files.field(encoded.about, "texts", str, path) != found.digest:
         raise UserError(
-            f"{directory} holds vectors of another text than its {_TEXTS}: run its "
-            f"cmlm.encode again, or delete {directory}"
+            f"{directory} holds vectors of another text than its {_TEXTS}; run the "
+            f"cmlm.encode command that wrote it again, or delete {directory}"
         )
     if len(encoded) != len(found):
         raise UserError(
@@ -111,7 +111,7 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
     missing = encoded.missing()
     if missing:
         raise UserError(
-            f"{directory} lacks {counted(len(missing), 'shard')} of vectors: run its "
-            "cmlm.encode again, which continues"
+            f"{directory} lacks {counted(len(missing), 'shard')} of vectors; run the "
+            "cmlm.encode command that wrote it again, which resumes"
         )
     return found, encoded
