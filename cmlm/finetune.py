@@ -14,10 +14,11 @@ Your files are .tsv or .csv. Their first line names the columns: `text`, or `tex
 has model/1, a SavedModel from strings to predictions, and a file for each of --predict.
 With such an output as --model and without --task, the command only predicts.
 
-DIR holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv ...), in
-the folder itself or in glue/. Tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli; glue,
-all of these but wnli; and amazon, trained on English reviews of books, DVDs and music
-(english/books/train.review) and scored in English, French, German and Japanese.
+--data_dir holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv
+...), in the folder itself or in its subfolder glue/. Tasks: cola sst2 mrpc qqp stsb
+mnli qnli rte wnli; glue, all of these but wnli; and amazon, trained on English reviews
+of books, DVDs and music (english/books/train.review) and scored in English, French,
+German and Japanese.
 
 The command trains all weights. GLUE's tasks and your own files have a head over [CLS],
 with both sentences of a pair in one sequence. The reviews have a head on
@@ -111,7 +112,9 @@ def main(_) -> None:
     cli.tune_for_training()
     own = all(name.startswith("file:") for name in FLAGS.task)
     predicts_only = bool(FLAGS.predict and not FLAGS.task)
-    cli.require(model="a model_dir, a checkpoint, an export, or other weights")
+    cli.require(
+        model="a model_dir, a checkpoint, an export, or weights of another program"
+    )
     if predicts_only:
         cli.refuse_given(_OF_TRAINING, "with --task")
     else:
@@ -217,7 +220,11 @@ def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             rows = itertools.islice(task.examples(dev, task.find(None, dev)), 64)
             texts = [row.texts for row in rows]
             difference = saving.check(written, texts, logits[dev][: len(texts)])
-        print(f"largest difference to the model: {difference:.1e}", file=sys.stderr)
+        print(
+            "largest difference of the SavedModel's outputs from the trained model: "
+            f"{difference:.1e}",
+            file=sys.stderr,
+        )
 
     with _new_folders(output) as (directory, work):
         saved = directory and os.path.join(directory, "model", saving.VERSION)

@@ -291,7 +291,7 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     )
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "rte: 40 in train.tsv, 20 in dev.tsv, 20 in test.tsv" in done.stderr
+    assert "examples: 40 in train.tsv, 20 in dev.tsv, 20 in test.tsv" in done.stderr
     assert "5 steps of 8" in done.stderr and "step 5/5" in done.stderr
     results = json.loads((output / "results.json").read_text())
     names = ["RTE.tsv", "report.html", "report.md", "results.json"]

@@ -216,7 +216,10 @@ def _check_segments(model: str, opened: OpenedWeights, task: tasks.Task) -> None
 def _tell_sizes(task: tasks.Task, data: Data, limit: str) -> None:
     sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
     cut = sum(part.truncated for part in data.parts.values())
-    print(f"{task.name}: {sizes}; {cut:,} cut at {limit}", file=sys.stderr)
+    print(
+        f"{task.name}: examples: {sizes}; {cut:,} of them cut at {limit}",
+        file=sys.stderr,
+    )
 
 
 def _tell_plan(
