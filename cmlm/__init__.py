@@ -28,8 +28,10 @@ def load(model: str | os.PathLike, precision: str | None = None):
 
     `precision` is float32, bfloat16, or None for the precision of the model.
 
-    Returns an object with `encode(sentences) -> float32 [len(sentences), dim]`. Raises
-    cmlm.errors.UserError if the encoder does not exist or is damaged. Sets
+    Returns an encoder: `encode(sentences)` gives float32 [len(sentences), dim],
+    `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
+    gives cosines and rows, [n, min(k, m)]. Raises cmlm.errors.UserError if the encoder
+    does not exist or is damaged, or `precision` is not allowed. Sets
     TF_CPP_MIN_LOG_LEVEL and GRPC_VERBOSITY, which quiet native code, if they are unset.
     """
     from cmlm.common import native_log
@@ -55,7 +57,8 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
 
     Takes settings by dotted name (`cmlm settings` lists them), and the command's flags
     by name, such as flagfile and train_data (a str, a list, or a dict by language). The
-    same model_dir resumes. Raises cmlm.errors.UserError if the command fails.
+    same model_dir resumes. The log goes to stderr. Returns the encoder, as `load` does.
+    Raises cmlm.errors.UserError if the command fails.
     """
     from cmlm.errors import naming_arguments
     from cmlm.training import from_python
@@ -78,10 +81,14 @@ def score(
 ) -> dict[str, dict[str, float]]:
     """Scores an encoder, or anything with `encode`, as `cmlm evaluate` does.
 
-    `load` opens a name or path. `tasks` is a list, or a str with commas; your own files
-    need no data_dir: tasks="sts:FILE". The other arguments are the command's flags;
-    `output` gets its report. Returns metrics, {"trec": {"accuracy": 74.2}}. Raises
-    cmlm.errors.UserError if a task or its data is missing; the command scores the rest.
+    `load` opens a name or path. `tasks` is a list, or a str with commas, such as
+    "sts,trec"; your own files need no data_dir: "sts:FILE". `repeats` is how often each
+    classifier trains, `classifier` is logistic, logistic-adam or mlp, `output` is the
+    folder or .json file of a report, and `overwrite` replaces it.
+
+    Returns the metrics of each task, accuracies and correlations times 100: {"trec":
+    {"accuracy": 74.2}}. Raises cmlm.errors.UserError if an argument is not allowed, or
+    a task's data is missing; the command would score the other tasks.
     """
     from cmlm.errors import UserError, naming_arguments, needing, shown
 
