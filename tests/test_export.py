@@ -339,7 +339,7 @@ def test_a_file_in_the_place_of_the_export_is_refused(source, tmp_path):
     [
         ("no checkpoint", "holds no checkpoint; allowed: a directory"),
         ("truncated", "ckpt-3 is damaged"),
-        ("no index", "holds no whole checkpoint"),
+        ("no index", "held checkpoints, and none of them is whole"),
         ("vocabulary", "30 entries, the encoder has 29 embedding rows"),
         ("no vocabulary", "has no vocab.txt; allowed: a model_dir with"),
         ("no configuration", "^/.*source has no params.yaml: .*; allowed: the --mod"),
