@@ -248,6 +248,19 @@ def test_the_mean_of_models_is_over_tasks_that_all_have():
         assert found["averages"]["senteval"] == (15 + 30) / 2
 
 
+def test_the_mean_of_models_is_over_metrics_that_all_have():
+    """Reports of earlier versions, which `--merge` unites, lack some metrics."""
+    later = {"mr": {"accuracy": 80.0, "macro_f1": 70.0}, "cr": {"accuracy": 90.0}}
+    earlier = {"mr": {"accuracy": 82.0}, "cr": {"macro_f1": 60.0}}
+    runs = [{"scores": later}, {"scores": earlier}]
+    for order in (runs, runs[::-1]):
+        found = results.mean_of(order)
+        assert {task: list(of) for task, of in found["scores"].items()} == {
+            "mr": ["accuracy", "accuracy_std"]
+        }
+        assert found["scores"]["mr"]["accuracy"] == 81
+
+
 def test_an_average_deviates_over_the_runs_by_its_own_values():
     """The parts vary, and their average does not."""
     runs = [

@@ -228,6 +228,12 @@ def test_a_report_of_another_shape_is_one_line(tmp_path, place, value, said):
         merging.unite([str(path)], {})
 
 
+def test_a_setting_of_another_shape_is_shown_as_it_is(tmp_path):
+    path = write(tmp_path / "a.json", {"m": model(pooling={"mean": 1}, mr=80.0)})
+    found = results.completed(*merging.unite([path], {}))
+    assert "| m |  |  | mean |" in report.markdown(found)
+
+
 def test_deviations_of_parts_in_earlier_reports_have_the_name_of_today(tmp_path):
     older, newer = (
         {"accuracy": 80.0, "accuracy_std": 1.0, "accuracy/fr": 70.0, deviation: 2.0}

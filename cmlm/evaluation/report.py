@@ -237,7 +237,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 def _cell(value: Any) -> str:
     if isinstance(value, Mapping):  # The languages that PCR has components for.
-        return ", ".join(value["languages"])
+        return ", ".join(value.get("languages", value))
     return "" if value is None else str(value)
 
 

@@ -155,33 +155,25 @@ def mean_of(
         An entry of results.json. Each metric is the mean over the runs, and
         `METRIC_std` the standard deviation (n - 1), in place of a run's own deviation
         over the seeds of its classifier. `averages_std` has the deviations of the
-        averages. A task that a run lacks is left out, also of the averages.
+        averages. A task or a metric that a run lacks is left out, also of the averages.
     """
-    shared = [
-        task
-        for task in models[0]["scores"]
-        if all(task in model["scores"] for model in models)
-    ]
+    shared = [_shared(model["scores"], models) for model in models]
     scores: dict[str, dict[str, float]] = {}
-    for task in shared:
+    for task, first in shared[0].items():
         scores[task] = {}
-        first = models[0]["scores"][task]
         for metric in first:
             name, slash, part = metric.partition("/")
             scored = f"{name.removesuffix('_std')}{slash}{part}"
             if scored != metric and scored in first:
                 # A run's own deviation.
                 continue
-            values = [model["scores"][task][metric] for model in models]
+            values = [run[task][metric] for run in shared]
             scores[task][metric] = float(np.mean(values))
             deviation = float(np.std(values, ddof=1))
             scores[task][metrics.statistic(metric, "std")] = deviation
     averaged = averages.of(scores, own)
     # The deviations of its parts do not give that of an average.
-    of_runs = [
-        averages.of({task: model["scores"][task] for task in shared}, own)
-        for model in models
-    ]
+    of_runs = [averages.of(run, own) for run in shared]
     deviations = {
         name: float(np.std([run[name] for run in of_runs], ddof=1)) for name in averaged
     }
@@ -192,3 +184,18 @@ def mean_of(
         "averages_std": deviations,
         "figures": {},
     }
+
+
+def _shared(
+    scores: averages.Scores, models: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, float]]:
+    """The scores of a model that all models have."""
+    shared = {
+        task: {
+            metric: value
+            for metric, value in found.items()
+            if all(metric in model["scores"].get(task, ()) for model in models)
+        }
+        for task, found in scores.items()
+    }
+    return {task: found for task, found in shared.items() if found}
