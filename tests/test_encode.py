@@ -57,9 +57,9 @@ class Recorder(Encoder):
 
     def __init__(self):
         self.batches = []
-        super().__init__(self._encode, self._lengths, dim=2, seq_length=16, info={})
+        super().__init__(self._record, self._lengths, dim=2, seq_length=16, info={})
 
-    def _encode(self, text):
+    def _record(self, text):
         self.batches.append([item.decode() for item in text.numpy()])
         lengths = tf.cast(tf.strings.length(text), tf.float32)
         return tf.stack([lengths, lengths * 0 + 1], axis=1)

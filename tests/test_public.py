@@ -43,9 +43,10 @@ def encoder(tmp_path_factory):
     """Vectors of two numbers: a text's length, and 1."""
 
     class Lengths(comparing.Comparing):
-        def encode(self, sentences, normalize=False):
-            found = np.array([[len(text), 1.0] for text in sentences], np.float32)
-            return comparing.arrays.unit_length(found) if normalize else found
+        name, dim = "lengths", 2
+
+        def _encode(self, sentences, progress=None):
+            return np.array([[len(text), 1.0] for text in sentences])
 
     return Lengths()
 

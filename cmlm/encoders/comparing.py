@@ -1,7 +1,8 @@
-"""Similarity and search, for everything that encodes."""
+"""What every encoder offers: vectors, similarity and search."""
 
 from __future__ import annotations
 
+import abc
 import operator
 from collections.abc import Sequence
 
@@ -12,8 +13,58 @@ from cmlm.encoders.sentences import check_sentences
 from cmlm.mining import exact
 
 
-class Comparing:
-    """Adds `similarity` and `search` to a class with `encode`."""
+class Comparing(abc.ABC):
+    """Adds `encode`, `similarity` and `search` to a class with `_encode`.
+
+    Attributes:
+        dim: the width of a vector.
+        name: the name of the encoder in messages.
+    """
+
+    dim: int
+    name: str
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        normalize: bool = False,
+        progress: bool | None = None,
+        *,
+        normalize_embeddings: bool | None = None,
+        show_progress_bar: bool | None = None,
+    ) -> np.ndarray:
+        """Encodes sentences.
+
+        Args:
+            sentences: any number of sentences; "" counts as a sentence.
+            normalize: scale every vector to length 1.
+            progress: show a bar on stderr; None shows it for long lists only. Servers
+                and stored vectors have no bar.
+            normalize_embeddings, show_progress_bar: sentence-transformers' names for
+                `normalize` and `progress`.
+
+        Returns:
+            float32 [len(sentences), dim], in the order of `sentences`.
+
+        Raises:
+            TypeError: `sentences` is not a list of str.
+            UserError: a vector is not finite or has another width, or this process is a
+                fork of the one that opened the encoder.
+        """
+        normalize = normalize if normalize_embeddings is None else normalize_embeddings
+        progress = progress if show_progress_bar is None else show_progress_bar
+        check_sentences(sentences)
+        if not len(sentences):
+            return np.zeros([0, self.dim], np.float32)
+        encoded = self._encode(sentences, progress)
+        encoded = arrays.checked(encoded, sentences, self.name, self.dim)
+        return arrays.unit_length(encoded) if normalize else encoded
+
+    @abc.abstractmethod
+    def _encode(
+        self, sentences: Sequence[str], progress: bool | None = None
+    ) -> np.ndarray:
+        """Encodes at least one sentence and returns float [n, dim]."""
 
     def similarity(
         self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, forks, threads
+from cmlm.common import forks, threads
 from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
@@ -53,38 +53,13 @@ class Encoder(Comparing):
     def __repr__(self) -> str:
         return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
 
-    def encode(
-        self,
-        sentences: Sequence[str],
-        normalize: bool = False,
-        progress: bool | None = None,
-        *,
-        normalize_embeddings: bool | None = None,
-        show_progress_bar: bool | None = None,
+    def _encode(
+        self, sentences: Sequence[str], progress: bool | None = None
     ) -> np.ndarray:
-        """Encodes sentences.
+        """Encodes each distinct sentence once, in a batch of similar lengths.
 
-        Each distinct sentence is encoded once, in a batch of sentences of similar
-        length. Apart from rounding, a vector does not depend on the other sentences.
-
-        Args:
-            sentences: any number of sentences; "" counts as a sentence.
-            normalize: scale every vector to length 1.
-            progress: show a bar on stderr; None shows it for long lists only.
-            normalize_embeddings, show_progress_bar: sentence-transformers' names for
-                `normalize` and `progress`.
-
-        Returns:
-            float32 [len(sentences), dim], in the order of `sentences`.
-
-        Raises:
-            TypeError: `sentences` is not a list of str.
-            UserError: a vector is not finite, or this process is a fork of the one that
-                opened the encoder.
+        Apart from rounding, a vector does not depend on the other sentences.
         """
-        normalize = normalize if normalize_embeddings is None else normalize_embeddings
-        progress = progress if show_progress_bar is None else show_progress_bar
-        check_sentences(sentences)
         distinct: dict[str, int] = {}
         rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
         texts = to_bytes(distinct)
@@ -104,9 +79,6 @@ class Encoder(Comparing):
         with progress_bar(len(texts), disable=not progress) as bar:
             for count in threads.each(encode_rows, length_batches(lengths)):
                 bar.update(count)
-        arrays.checked(vectors, list(distinct), self.name)
-        if normalize:
-            vectors = arrays.unit_length(vectors)
         return vectors if len(distinct) == len(rows) else vectors[rows]
 
     def lengths(self, sentences: Sequence[str]) -> np.ndarray:

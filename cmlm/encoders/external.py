@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.common import arrays, checksums, files
+from cmlm.common import checksums, files
 from cmlm.common.counts import counted
 from cmlm.encoders import model_server, vector_files
 from cmlm.encoders.comparing import Comparing
-from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import UserError
 
 PREFIXES = ("http://", "https://", "grpc://", "vectors:")
@@ -37,54 +36,17 @@ _PROBE_NUMBERS = 16
 _SECONDS = 600
 
 
-class ExternalEncoder(Comparing, abc.ABC):
+class ExternalEncoder(Comparing):
     """An encoder outside this project: the interface of `Encoder` without `lengths`.
 
     Attributes:
-        dim: the width of a vector.
+        dim, name: see `Comparing`.
         seq_length: None, because the length limit is unknown.
         info: a description for reports.
-        name: the name of the encoder in messages.
     """
 
-    dim: int
     seq_length = None
     info: dict
-    name: str
-
-    def encode(
-        self,
-        sentences: Sequence[str],
-        normalize: bool = False,
-        progress: bool | None = None,
-        *,
-        normalize_embeddings: bool | None = None,
-        show_progress_bar: bool | None = None,
-    ) -> np.ndarray:
-        """Encodes sentences.
-
-        Args:
-            sentences: any number of sentences.
-            normalize: scale every vector to length 1.
-            normalize_embeddings: sentence-transformers' name for `normalize`.
-            progress, show_progress_bar: ignored; `Encoder` has the same arguments.
-
-        Returns:
-            float32 [len(sentences), dim], in the order of `sentences`.
-
-        Raises:
-            TypeError: `sentences` is not a list of str.
-            UserError: a vector is not finite or has another width.
-        """
-        del progress, show_progress_bar
-        normalize = normalize if normalize_embeddings is None else normalize_embeddings
-        check_sentences(sentences)
-        if not len(sentences):
-            return np.zeros([0, self.dim], np.float32)
-        encoded = arrays.checked(
-            self._encode(sentences), sentences, self.name, self.dim
-        )
-        return arrays.unit_length(encoded) if normalize else encoded
 
     def tokens(self, sentences: Sequence[str]) -> list[list[str]]:
         """Raises UserError: a server and a file give vectors alone."""
@@ -100,10 +62,6 @@ class ExternalEncoder(Comparing, abc.ABC):
 
         See `common.identity`.
         """
-
-    @abc.abstractmethod
-    def _encode(self, sentences: Sequence[str]) -> np.ndarray:
-        """Encodes at least one sentence and returns float [n, dim]."""
 
 
 class ServedEncoder(ExternalEncoder):
@@ -130,7 +88,9 @@ class ServedEncoder(ExternalEncoder):
         vectors = self.encode(_PROBES, normalize=True)[:, :_PROBE_NUMBERS]
         return {"probe": vectors.astype(float).round(6).tolist()}
 
-    def _encode(self, sentences: Sequence[str]) -> np.ndarray:
+    def _encode(
+        self, sentences: Sequence[str], progress: bool | None = None
+    ) -> np.ndarray:
         return self._server.encode(sentences)
 
 
@@ -165,7 +125,9 @@ class StoredVectors(ExternalEncoder):
     def marks(self):
         return {"checksums": [checksums.of_file(path) for path in paths(self.name)]}
 
-    def _encode(self, sentences: Sequence[str]) -> np.ndarray:
+    def _encode(
+        self, sentences: Sequence[str], progress: bool | None = None
+    ) -> np.ndarray:
         missing = [text for text in sentences if text not in self._rows]
         if missing:
             raise UserError(
