@@ -19,15 +19,15 @@ def test_report_counts(tmp_path):
     assert report.sentences == sum(map(len, documents))
     assert report.pairs == len(neighbours(documents))
     assert report.one_sentence_documents == sum(len(d) == 1 for d in documents)
-    assert report.whole and report.invalid_lines == 0
+    assert report.whole
 
 
-def test_report_of_invalid_bytes_and_characters(tmp_path):
-    lines = [b"good line"] * 98 + ["ö€ \ufffd".encode(), b"bad \xff\xfe line"]
-    path = write(tmp_path / "a.txt", b"\n".join(lines))
-    report = inspection.inspect([path])
-    assert (report.invalid_lines, report.replaced_characters) == (1, 2)
-    assert "1 line not in UTF-8: 2 characters replaced" in report.describe(True)
+@pytest.mark.parametrize("max_bytes, lines", [(1 << 20, 100), (17, 2)])
+def test_a_few_invalid_lines_get_a_warning(tmp_path, caplog, max_bytes, lines):
+    content = [b"bad \xff\xfe line", "ö€ \ufffd".encode(), *[b"good line"] * 98]
+    path = write(tmp_path / "a.txt", b"\n".join(content))
+    inspection.inspect([path], max_bytes)
+    assert f"{path} is UTF-8 in part: 1 of its {lines} lines" in caplog.text
 
 
 def test_a_carriage_return_inside_a_line_gets_a_warning(tmp_path, caplog):
@@ -58,9 +58,9 @@ def test_report_ends_at_its_limit_and_says_so(tmp_path):
         ),
         (
             b"One.\nTwo.\n" + b"x" * 10_000_000 + b"\nThree.\n",
-            "a.txt line 3 has 10,000,000 characters; .*python -m cmlm.prepare",
+            "a.txt line 3 is longer than 1,000,000 characters.*python -m cmlm.prepare",
         ),
-        ("ä".encode() * 1_000_001, "a.txt line 1 has 1,000,001 characters"),
+        ("ä".encode() * 1_000_001, "a.txt line 1 is longer than 1,000,000 characters"),
     ],
     ids=[
         "empty",

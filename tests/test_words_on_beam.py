@@ -130,7 +130,7 @@ def test_a_line_without_end_is_refused(tmp_path, name, start):
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     with beam_files.open_bytes(str(path)) as raw:
-        with pytest.raises(UserError, match=f"a line of {path} has .* at most 1,000,0"):
+        with pytest.raises(UserError, match=f"a line of {path} is longer than 1,00"):
             list(words_on_beam.read_range(raw, str(path), start))
 
 

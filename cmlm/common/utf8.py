@@ -72,7 +72,8 @@ class Lines(io.TextIOWrapper):
         if len(line) > self._limit and not line.endswith("\n"):
             raise UserError(
                 f"{self._path} line {self._number} is longer than {self._limit:,} "
-                "characters, the limit"
+                "characters, the limit (python -m cmlm.prepare splits text into "
+                "sentences)"
             )
         if "\0" in line:
             raise nul_byte(self._path, self._number)

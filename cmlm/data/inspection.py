@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import BinaryIO
 
 from cmlm.common import files as files_lib
-from cmlm.common import once, utf8
+from cmlm.common import once
 from cmlm.common.counts import counted
-from cmlm.common.files import MAX_LINE_CHARACTERS
 from cmlm.data import line_files
 from cmlm.errors import UserError
 
@@ -19,8 +17,7 @@ _MOSTLY = 0.5
 
 # The characters that tf.strings.strip removes: the inspection and the training pipeline
 # treat the same lines as blank.
-_BLANK = b" \t\n\v\f\r"
-_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+_BLANK = " \t\n\v\f\r"
 
 
 @dataclasses.dataclass
@@ -34,8 +31,6 @@ class CorpusReport:
         sentences: number of lines with text.
         pairs: number of pairs of consecutive lines in one document.
         one_sentence_documents: number of documents without a pair.
-        invalid_lines: number of lines with bytes that are not UTF-8.
-        replaced_characters: number of U+FFFD characters that replace these bytes.
         whole: False if the inspection stopped at its limit.
         share: bytes read as a share of all bytes on disk; 1 if `whole`.
         carriage_return: path and number of the first line with one inside.
@@ -47,8 +42,6 @@ class CorpusReport:
     sentences: int = 0
     pairs: int = 0
     one_sentence_documents: int = 0
-    invalid_lines: int = 0
-    replaced_characters: int = 0
     whole: bool = True
     share: float = 1.0
     carriage_return: tuple[str, int] | None = None
@@ -69,11 +62,6 @@ class CorpusReport:
         )
         if reads_documents:
             text += self._pairs()
-        if self.invalid_lines:
-            text += (
-                f"; {counted(self.invalid_lines, 'line')} not in UTF-8:"
-                f" {counted(self.replaced_characters, 'character')} replaced"
-            )
         if not self.whole:
             text += f"; counted in the first {self.bytes / 2**20:.0f} MB only"
         return text
@@ -104,8 +92,7 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
         max_bytes: bytes of unpacked text to read at most; the corpus may be larger.
 
     Raises:
-        UserError: a file is not text, is not UTF-8 or has a line of more than
-            MAX_LINE_CHARACTERS, or the corpus is empty.
+        UserError: see `files.open_text`; or the corpus is empty.
     """
     report = CorpusReport()
     begin = 0
@@ -166,63 +153,26 @@ def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
 
 def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
     """Adds one file to a report."""
-    number = invalid = first_invalid = in_document = 0
+    in_document = 0
 
     def end_document():
         report.documents += in_document > 0
         report.one_sentence_documents += in_document == 1
         report.pairs += max(in_document - 1, 0)
 
-    with files_lib.open_bytes(path, for_tensorflow=True) as stream:
-        # The limit bounds the memory for a file without line ends.
-        while line := stream.readline(4 * MAX_LINE_CHARACTERS):
-            number += 1
-            if number == 1:
-                utf8.refuse_utf16(path, line)
-            if b"\0" in line:
-                raise utf8.nul_byte(path, number)
-            if len(line) > MAX_LINE_CHARACTERS:
-                refuse_longer(line, stream, f"{path} line {number}")
-            if not report.carriage_return and b"\r" in line.rstrip(b"\r\n"):
+    with files_lib.open_text(path, for_tensorflow=True) as lines:
+        for number, line in enumerate(lines, 1):
+            if not report.carriage_return and "\r" in line.rstrip("\r\n"):
                 report.carriage_return = path, number
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                invalid += 1
-                first_invalid = first_invalid or number
-                report.replaced_characters += line.decode(errors="replace").count(
-                    "\ufffd"
-                ) - line.count("\ufffd".encode())
             if line.strip(_BLANK):
                 report.sentences += 1
                 in_document += 1
             else:
                 end_document()
                 in_document = 0
-            report.bytes += len(line)
+            report.bytes += len(line.encode())
             if report.bytes >= max_bytes:
                 report.whole = False
+                lines.check_encoding()
                 break
     end_document()
-    report.invalid_lines += invalid
-    utf8.refuse_other_encoding(path, invalid, number, first_invalid)
-
-
-def refuse_longer(line: bytes, stream: BinaryIO, place: str) -> None:
-    """Raises UserError if a line has more than MAX_LINE_CHARACTERS.
-
-    Args:
-        line: the first part of the line, already read.
-        stream: the rest of the line and of the file.
-        place: the line, for the message.
-    """
-    length = 0
-    while line:
-        length += len(line.rstrip(b"\n").translate(None, _CONTINUATION_BYTES))
-        line = b"" if line.endswith(b"\n") else stream.readline(4 * MAX_LINE_CHARACTERS)
-    if length > MAX_LINE_CHARACTERS:
-        raise UserError(
-            f"{place} has {length:,} characters; allowed: at most"
-            f" {MAX_LINE_CHARACTERS:,} (python -m cmlm.prepare splits text into"
-            " sentences)"
-        )

@@ -22,7 +22,7 @@ import apache_beam as beam
 import tensorflow as tf
 
 from cmlm.common import beam_files, beam_runner, files, packing, utf8
-from cmlm.data import inspection, streams
+from cmlm.data import streams
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
 from cmlm.tokenization.word_pieces import WordSplitter
@@ -243,9 +243,15 @@ def _lines(stream: BinaryIO, path: str) -> Iterator[bytes]:
 
     The inspection reads the first part of a large corpus only.
     """
-    while line := stream.readline(4 * files.MAX_LINE_CHARACTERS):
-        if len(line) > files.MAX_LINE_CHARACTERS:
-            inspection.refuse_longer(line, stream, f"a line of {path}")
+    limit = files.MAX_LINE_CHARACTERS
+    # A character has at most four bytes.
+    while line := stream.readline(4 * limit + 1):
+        text = line.rstrip(b"\n")
+        if len(text) > limit and len(text.decode(errors="replace")) > limit:
+            raise UserError(
+                f"a line of {path} is longer than {limit:,} characters, the limit "
+                "(python -m cmlm.prepare splits text into sentences)"
+            )
         yield line
 
 
