@@ -318,14 +318,14 @@ def _parse_seeds(texts: list[str]) -> list[int]:
 
 def _print_table(rows: dict[str, dict[str, float]]) -> None:
     """Prints a line for each row and a column for each metric."""
+    from cmlm.evaluation import layout
+
     names = list(next(iter(rows.values())))
-    print(" " * 10 + "".join(f"{name:>{len(name) + 3}}" for name in names))
-    for title, row in rows.items():
-        cells = [
-            (f"{row[name]:.2f}" if name in row else "").rjust(len(name) + 3)
-            for name in names
-        ]
-        print(f"{title:10}{''.join(cells)}".rstrip())
+    lines = [
+        [title, *(layout.number_text(row.get(name)) for name in names)]
+        for title, row in rows.items()
+    ]
+    print(layout.plain_lines([["", *names], *lines]))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main(_) -> None:
             "no sentences; allowed: --text=LANG=FILES, --vectors=LANG=FILES"
         )
     with cli.quiet_imports():
-        from cmlm.common import files, outputs
+        from cmlm.common import outputs
         from cmlm.encoders import components_file, components_fitting, opening
 
     if opening.locate(FLAGS.model).kind == "external":
@@ -77,9 +77,6 @@ def main(_) -> None:
     )
 
     sources = _sources()
-    # An output that cannot be written is refused before the fitting.
-    with files.working_path(FLAGS.output):
-        pass
     reading = reading_flags.reading()
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
