@@ -231,7 +231,10 @@ def _message_of_tensorflow(error: Exception) -> str | None:
         return f"out of memory: {text}"
     if isinstance(error, errors.DataLossError) and "inflate() failed" in text:
         # A run inspects the first part of a large corpus only.
-        return "a gzip file of the input is damaged: gzip --test FILE finds it"
+        return (
+            "a gzip file of the input is damaged, or has bytes after its end: gzip "
+            "--test FILE finds damage, gzip -dc FILE | gzip > NEW leaves the bytes out"
+        )
     scheme = r"File system scheme '(.*?)' not implemented \(file: '(.*)'\)$"
     if found := re.match(scheme, text):
         return (

@@ -242,8 +242,9 @@ def test_damage_that_only_tensorflow_meets_is_one_line(tmp_path, capsys):
     dataset = tf.data.TextLineDataset(str(tmp_path / "text.gz"), "GZIP")
     with pytest.raises(SystemExit):
         cli.guard(lambda: list(dataset))
-    said = "error: a gzip file of the input is damaged: gzip --test FILE finds it\n"
-    assert capsys.readouterr().err == said
+    said = "error: a gzip file of the input is damaged, or has bytes after its end"
+    printed = capsys.readouterr().err
+    assert printed.startswith(said) and printed.count("\n") == 1
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
