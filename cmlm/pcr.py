@@ -65,7 +65,8 @@ def main(_) -> None:
         from cmlm.common import outputs
         from cmlm.encoders import components_file, components_fitting, opening
 
-    if opening.locate(FLAGS.model).kind == "external":
+    place = opening.locate(FLAGS.model)
+    if place.kind == "external":
         raise UserError(
             f"--model is {FLAGS.model}; allowed: an export, a model_dir or weights, "
             "not a server and not stored vectors"
@@ -104,14 +105,12 @@ def main(_) -> None:
     )
 
     print(f"{FLAGS.output}  {', '.join(fitted)}; {FLAGS.components} a language")
-    print(_next_command())
+    print(_next_command(place))
 
 
-def _next_command() -> str:
-    """The command that takes the components of this model."""
-    from cmlm.encoders import opening
-
-    place, path = opening.locate(FLAGS.model), shlex.quote(FLAGS.model)
+def _next_command(place) -> str:
+    """The command that takes the components of the model at a `Location`."""
+    path = shlex.quote(FLAGS.model)
     # The components belong to this way of reading the model.
     given = [f"--pcr={shlex.quote(FLAGS.output)}"]
     for name in ("pooling", "sentence_vector"):
