@@ -1,4 +1,4 @@
-"""Learns a WordPiece vocabulary from text, or prunes a model's vocabulary to a text.
+"""Learns a WordPiece vocabulary from text, or prunes an encoder's vocabulary to a text.
 
     python -m cmlm.vocab --input='corpus/*.txt.gz' --output=vocab.txt --size=30522
     python -m cmlm.train --vocab_file=vocab.txt ...
@@ -16,7 +16,8 @@ Beam counts the words of all text:
         --output=NEW_MODEL_DIR
 
 This last command writes a model_dir with only the tokens that the text needs. The
-vectors of this text do not change, and the embedding table is smaller.
+vectors of this text do not change, and the embedding table is smaller. Instead of a
+MODEL_DIR, it takes weights of another program, too.
 """
 
 import shlex
@@ -75,7 +76,9 @@ beam_flags.define(
 flags.DEFINE_string(
     "prune_model",
     None,
-    "Model to prune instead of learning: MODEL_DIR, or best:MODEL_DIR.",
+    "Encoder to prune instead of learning: a model_dir, best:MODEL_DIR, a checkpoint, "
+    "an export, or weights of another program (BERT checkpoint, TF Hub SavedModel, "
+    "Hugging Face folder).",
 )
 
 FLAGS = flags.FLAGS
@@ -215,7 +218,7 @@ def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
 
 
 def _prune(paths: dict[str, list[str]]) -> None:
-    """Prunes a model and prints its sizes before and after."""
+    """Prunes an encoder and prints its sizes before and after."""
     useless = [f"--{name}" for name in _LEARNING if FLAGS[name].present]
     if useless:
         raise UserError(
@@ -239,7 +242,7 @@ def _prune(paths: dict[str, list[str]]) -> None:
     for name, (before, after) in (
         ("tokens", pruned.tokens),
         ("weights", pruned.weights),
-        ("bytes of the checkpoint", pruned.bytes),
+        ("bytes of the weights on disk", pruned.bytes),
     ):
         print(f"{name}: {before:,} -> {after:,} ({after / before:.1%})")
     print(f"largest difference of the vectors: {pruned.difference:.1e}")

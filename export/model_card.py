@@ -129,11 +129,11 @@ def _header(tongues: list[str]) -> list[str]:
 
 
 def _origin(opened: OpenedWeights) -> str:
-    name = os.path.basename(opened.checkpoint.rstrip("/"))
-    start = opened.config.init_checkpoint
-    if start and not opened.run:
-        return f"from {name}, not trained further"
-    return f"{name}, started from {os.path.basename(start)}" if start else name
+    name = os.path.basename(opened.checkpoint)
+    start = os.path.basename(opened.config.init_checkpoint.rstrip("/"))
+    if not opened.run:
+        return f"from {start}, not trained further"
+    return f"{name}, started from {start}" if start else name
 
 
 def _languages(opened: OpenedWeights) -> list[str]:

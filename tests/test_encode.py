@@ -644,7 +644,7 @@ def test_an_input_without_lines_is_refused(tmp_path):
 )
 def test_a_vector_that_cannot_be_right_is_refused_with_its_text(source, value, fault):
     trained = model_dir.load_weights(source)
-    opened = opening._from_weights(trained, opening.AS_TRAINED, "the run")
+    opened = opening.from_weights(trained, opening.AS_TRAINED, "the run")
     opened.encode(["the cat", "a dog"])
     # The graph holds its own copy of the weights, except of the table.
     table = trained.encoder.embedding_table

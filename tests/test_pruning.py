@@ -1,5 +1,6 @@
 """A pruned model gives the same vectors for its text, whatever it was trained by."""
 
+import json
 import random
 from pathlib import Path
 
@@ -8,15 +9,19 @@ import model_dirs
 import numpy as np
 import pytest
 import tensorflow as tf
+import test_foreign_weights as foreign_weights
+from safetensors.numpy import save_file
 
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, optimization
+from cmlm.modeling import checkpoints, foreign, optimization
+from cmlm.modeling import weights as weights_lib
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import Rules
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import pieces
+from export import huggingface_folder, model_card, saved_models
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = ["The cat sat on the mat.", "", "unable? cats sat!", "\u65e5 the cat"]
@@ -248,9 +253,107 @@ def test_the_best_checkpoint_is_pruned_by_its_prefix(source, tmp_path):
     assert not (tmp_path / "new").exists()
     pruned = pruning.prune(f"best:{source}", lambda: [TEXT], str(tmp_path / "new"))
     assert pruned.checkpoint == str(best / "ckpt-3")
+    expected = opening.open_encoder(f"best:{source}").encode(TEXT)
+    by_path = pruning.prune(str(best / "ckpt-3"), lambda: [TEXT], str(tmp_path / "too"))
+    assert by_path == pruned
+    for name in ("new", "too"):
+        vectors = opening.open_encoder(str(tmp_path / name)).encode(TEXT)
+        np.testing.assert_array_equal(vectors, expected)
+
+
+# ------------------------------------------------- weights of another program
+
+
+def write_sentence_transformers(folder: Path) -> str:
+    """A folder with a masked-LM head, a Dense module, Normalize and prompts."""
+    tensors = foreign_weights.torch_weights(prefix="bert.")
+    foreign_weights.write_folder(folder, tensors | foreign_weights.head_weights())
+    width = foreign_weights.HIDDEN
+    dense = {"in_features": width, "out_features": width, "activation_function": "Tanh"}
+    foreign_weights.write_modules(
+        folder,
+        ("Pooling", "1", {"pooling_mode": "cls"}),
+        ("Dense", "2", dense),
+        ("Normalize", "3", {}),
+    )
+    names = {"linear.weight": "weight", "linear.bias": "bias"}
+    pooler = foreign_weights.torch_weights(seed=1)
+    module = {there: pooler[f"pooler.dense.{part}"] for there, part in names.items()}
+    save_file(module, folder / "2" / "model.safetensors")
+    prompts = json.dumps({"prompts": {"query": "query: "}})
+    (folder / "config_sentence_transformers.json").write_text(prompts)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    return str(folder)
+
+
+def test_a_folder_of_another_program_is_pruned_with_its_settings(tmp_path):
+    folder, output = str(tmp_path / "st"), str(tmp_path / "new")
+    write_sentence_transformers(tmp_path / "st")
+    pruned = pruning.prune(folder, lambda: [foreign_weights.TEXTS[:1]], output)
+    vocab = vocabulary_file.load(f"{output}/vocab.txt")
+    assert set(foreign_weights.VOCAB) - set(vocab) == {"dog"}
+    assert pruned.tokens == (len(foreign_weights.VOCAB), len(vocab))
+    assert pruned.weights[0] - pruned.weights[1] == foreign_weights.HIDDEN + 1
+    assert pruned.bytes[0] > 0 and pruned.difference == 0.0
+    before, after = opening.open_weights(folder), opening.open_weights(output)
+    shape = {"vocab_size": len(vocab)}
+    assert after.config.model.as_dict() == before.config.model.as_dict() | shape
+    assert after.config.model.pooling == "pooler" and after.config.model.normalized
+    assert after.config.model.prompts == ("query=query: ",)
+    assert (after.seq_length, after.run) == (9, None)
+    card = model_card.render(after, 9, False, False)
+    assert "from st, not trained further" in card and "Not trained with cmlm" in card
+    # The masked-LM head comes along.
+    model = SentenceModel(after.config.model)
+    model.masked_lm()
+    assert checkpoints.initialize(model, output) == ["encoder", "masked_lm"]
+    rows = [foreign_weights.VOCAB.index(token) for token in vocab]
+    head = foreign.find(folder).load()[weights_lib.OUTPUT_BIAS][rows]
+    np.testing.assert_array_equal(model.masked_lm().bias, head)
+
+    (tmp_path / "written").mkdir()
+    huggingface_folder.write(after, str(tmp_path / "written"), 9, True)
+    again = opening.open_encoder(str(tmp_path / "written"))
+    text = foreign_weights.TEXTS[:1]
     np.testing.assert_array_equal(
-        opening.open_encoder(str(tmp_path / "new")).encode(TEXT),
-        opening.open_encoder(f"best:{source}").encode(TEXT),
+        again.encode(text), opening.open_encoder(folder).encode(text)
+    )
+    # A run starts from it as from the folder.
+    starts = [
+        foreign_weights.run_settings(tmp_path, path, ["model.num_views=15"])
+        for path in (folder, output)
+    ]
+    before, after = (start.model.as_dict() for start in starts)
+    filled = {name: after[name] for name in ("preset", "vocab_size")}
+    assert after == before | filled
+
+
+@pytest.mark.parametrize(
+    "kind", ["original", pytest.param("export", marks=pytest.mark.large)]
+)
+def test_other_weights_are_pruned_and_no_graph_runs(
+    kind, source, tmp_path, monkeypatch
+):
+    folder, output = tmp_path / "folder", str(tmp_path / "new")
+    folder.mkdir()
+    if kind == "original":
+        foreign_weights.write_original(folder)
+    else:
+        saved_models.write(opening.open_weights(source), str(folder), 30)
+    monkeypatch.setattr(tf.saved_model, "load", None)
+    assert pruning.prune(str(folder), lambda: [TEXT], output).difference == 0.0
+    before, after = opening.open_weights(str(folder)), opening.open_weights(output)
+    assert after.tokenizer.vocab_size < before.tokenizer.vocab_size
+    assert after.tokenizer.rules == before.tokenizer.rules
+    # The original checkpoints state no length.
+    stated = {"original": 0, "export": 30}[kind]
+    assert (after.seq_length, after.config.longest_sentence) == (
+        before.seq_length,
+        stated,
+    )
+    np.testing.assert_array_equal(
+        opening.from_weights(after).encode(TEXT),
+        opening.from_weights(before).encode(TEXT),
     )
 
 
@@ -260,8 +363,8 @@ def test_the_best_checkpoint_is_pruned_by_its_prefix(source, tmp_path):
 def test_what_cannot_be_pruned_leaves_nothing(source, tmp_path):
     output = tmp_path / "new"
     for model, text, message in (
-        (str(tmp_path), TEXT, "no run has written there"),
-        (f"bow:{source}", TEXT, "allowed: DIR or best:DIR"),
+        (str(tmp_path), TEXT, "holds no weights; allowed: an export, a model_dir"),
+        (f"bow:{source}", TEXT, "allowed: an export, .*, or best:MODEL_DIR"),
         (source, ["", " "], "has no line with a word"),
     ):
         with pytest.raises(UserError, match=message):

@@ -167,15 +167,20 @@ class ExperimentConfig(hyperparams.Config):
         )
 
     def validate(self) -> None:
-        """Checks every value, and fills in the shape of the model.
+        """Checks the values of a run, and fills in the shape of the model.
 
         Data need not be named yet, see `require_data`.
 
         Raises:
             UserError: a value is not allowed; the message names it and the allowed
-                values.
+                values. Or no objective is enabled.
         """
-        fields.check(self)
+        fields.check_types(self)
+        if not self.task.enabled():
+            raise UserError(
+                "every objective has weight 0; set one, such as task.cmlm.weight=1"
+            )
+        fields.check_ranges(self)
 
     def require_data(self) -> None:
         """Raises UserError for an enabled objective whose data is not named."""
@@ -185,10 +190,6 @@ class ExperimentConfig(hyperparams.Config):
     def check_together(self, prefix: str) -> None:
         """The rules between the parts."""
         enabled = self.task.enabled()
-        if not enabled:
-            raise UserError(
-                "every objective has weight 0; set one, such as task.cmlm.weight=1"
-            )
         stages = self.trainer.layers_of_stages(self.model.num_layers)
         if self.trainer.epochs and (len(enabled) > 1 or len(stages) > 1):
             raise fields.refused(

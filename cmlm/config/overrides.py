@@ -42,10 +42,13 @@ def override(
 
 
 def from_yaml(path: str) -> ExperimentConfig:
-    """Reads a whole configuration, as `to_yaml` wrote it."""
+    """Reads a whole configuration, as `to_yaml` wrote it.
+
+    Pruned weights of another program have a configuration without an objective.
+    """
     config = ExperimentConfig()
     _apply(config, _read_file(path), path)
-    config.validate()
+    fields.check(config)
     return config
 
 

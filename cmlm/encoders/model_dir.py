@@ -18,7 +18,7 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.common.keras import building
 from cmlm.config import experiment, overrides
-from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, latest
@@ -201,15 +201,18 @@ def load_weights(
             checkpoints.require_part(checkpoint, part, f"both:{model_dir}", trainer)
         checkpoints.restore(checkpoint, model=model)
     reading.apply(model, checkpoint)
+    longest = config.longest_sentence
+    # Only pruned weights of another program have no objective.
+    is_trained = bool(config.task.enabled())
     return OpenedWeights(
         encoder=model.parts[part],
         tokenizer=tokenizer,
         config=config,
         checkpoint=checkpoint,
         vocab_file=vocab_file,
-        seq_length=config.longest_sentence,
-        run=model_dir,
-        trained_seq_length=config.longest_sentence,
+        seq_length=longest or min(DEFAULT_SEQ_LENGTH, config.model.token_positions),
+        run=model_dir if is_trained else None,
+        trained_seq_length=longest if is_trained else None,
     )
 
 

@@ -10,6 +10,10 @@ from cmlm.config import experiment
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.tokenization.base import Tokenizer
 
+# The length limit in tokens if the source of the weights states no limit: most
+# published sentence encoders cut at 128 tokens.
+DEFAULT_SEQ_LENGTH = 128
+
 
 @dataclasses.dataclass
 class OpenedWeights:
@@ -26,9 +30,9 @@ class OpenedWeights:
         vocab_file: the path of the vocabulary.
         seq_length: the length limit in tokens, [CLS] and [SEP] included. Of a run:
             `ExperimentConfig.longest_sentence`. For weights of another program, the
-            limit that their source states, or 128.
+            limit that their source states, or `DEFAULT_SEQ_LENGTH`.
         run: the model_dir of the run that trained the weights; None for weights of
-            another program.
+            another program, also if they are pruned.
         trained_seq_length: the length limit of that run, which an export of it states,
             too; None for weights of another program.
     """

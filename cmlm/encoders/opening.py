@@ -109,7 +109,7 @@ def open_encoder(
         return _both(place.path, reading, model)
     with _naming_external(place):
         opened = open_weights(model, reading)
-    return _from_weights(opened, reading, model)
+    return from_weights(opened, reading, model)
 
 
 def check(model: str) -> None:
@@ -131,9 +131,9 @@ def check(model: str) -> None:
             model_dir.find_checkpoint(place.path, config, wanted)
     elif place.kind == "weights":
         with _naming_external(place):
-            source = _foreign(model)
+            source = find_foreign(model)
         if source is None:
-            model_dir.read_config(_run_of(model.removesuffix(".index")))
+            model_dir.read_config(run_of(model.removesuffix(".index")))
 
 
 @contextlib.contextmanager
@@ -194,7 +194,7 @@ def precision(model: str, reading: Reading = AS_TRAINED) -> str:
     if place.kind == "export":
         path = os.path.join(place.path, export_layout.PROVENANCE)
         return json_files.read(path).get("precision", "float32")
-    directory = place.path if place.kind == "run" else _run_of(place.path)
+    directory = place.path if place.kind == "run" else run_of(place.path)
     if model_dir.is_model_dir(directory):
         return _trained_in(model_dir.read_config(directory))
     return "float32"
@@ -229,14 +229,18 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
         raise UserError(f"{model} is two encoders; allowed: a model_dir without both:")
     if place.kind == "run":
         return model_dir.load_weights(place.path, place.prefix or "latest", reading)
-    source = _foreign(model)
+    source = find_foreign(model)
     if source is not None:
         return pretrained.load_weights(source, reading)
-    return model_dir.load_weights(_run_of(model), model.removesuffix(".index"), reading)
+    return model_dir.load_weights(run_of(model), model.removesuffix(".index"), reading)
 
 
-def _foreign(model: str) -> foreign.Source | None:
-    """Finds weights of another program; refuses a tuned model, which has others."""
+def find_foreign(model: str) -> foreign.Source | None:
+    """Finds weights of another program, see `foreign.find`.
+
+    Raises:
+        UserError: there are no weights, or those of a tuned model.
+    """
     if find_tuned(model):
         raise UserError(
             f"{model} is a tuned model, which gives labels and not vectors; allowed: an"
@@ -245,7 +249,7 @@ def _foreign(model: str) -> foreign.Source | None:
     return foreign.find(model)
 
 
-def _run_of(checkpoint: str) -> str:
+def run_of(checkpoint: str) -> str:
     """The model_dir of a checkpoint in it or in its folder `best`."""
     is_folder = tf.io.gfile.isdir(checkpoint)
     directory = checkpoint if is_folder else os.path.dirname(checkpoint)
@@ -287,7 +291,16 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     )
 
 
-def _from_weights(opened: OpenedWeights, reading: Reading, name: str) -> Encoder:
+def from_weights(
+    opened: OpenedWeights, reading: Reading = AS_TRAINED, name: str = ""
+) -> Encoder:
+    """Makes the encoder of opened weights.
+
+    Args:
+        opened: the weights.
+        reading: as for `open_encoder`.
+        name: the name of the encoder, for messages.
+    """
     seq_length = resolve_seq_length(opened, reading.seq_length)
     precision = reading.precision or _trained_in(opened.config)
     graph = _lean_graph(opened, seq_length, precision)

@@ -15,18 +15,15 @@ from collections.abc import Collection
 from cmlm.common import fields, scratch
 from cmlm.common.keras import building
 from cmlm.config import experiment
-from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.base import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-# The length limit in tokens if the source states no limit: most published sentence
-# encoders cut at 128 tokens.
-DEFAULT_SEQ_LENGTH = 128
 
 
 def adopt(
@@ -148,6 +145,22 @@ def vocabulary_path(
     return path
 
 
+def settings(source: foreign.Source) -> tuple[experiment.ExperimentConfig, Tokenizer]:
+    """Returns the configuration and the tokenizer of unchanged weights.
+
+    Raises:
+        UserError: there is no vocabulary, or it does not fit the weights.
+    """
+    config = experiment.ExperimentConfig(init_checkpoint=source.path)
+    adopt(config, source)
+    fields.check(config.model, "model.")
+    with contextlib.ExitStack() as in_use:
+        tokenizer = config.vocabulary.tokenizer(vocabulary_path(source, in_use))
+        # The file lives as long as the tokenizer: an export copies it.
+        weakref.finalize(tokenizer, _close, in_use.pop_all(), os.getpid())
+    return config, tokenizer
+
+
 def load_weights(
     source: foreign.Source, reading: Reading = AS_TRAINED
 ) -> OpenedWeights:
@@ -169,14 +182,7 @@ def load_weights(
     path = source.path
     if reading.sentence_vector == "projected":
         raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
-    config = experiment.ExperimentConfig(init_checkpoint=path)
-    adopt(config, source)
-    fields.check(config.model, "model.")
-    with contextlib.ExitStack() as in_use:
-        vocab = vocabulary_path(source, in_use)
-        tokenizer = config.vocabulary.tokenizer(vocab)
-        # The file lives as long as the tokenizer: an export copies it.
-        weakref.finalize(tokenizer, _close, in_use.pop_all(), os.getpid())
+    config, tokenizer = settings(source)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     with building(config.trainer.seed):
         model = SentenceModel(config.model)
@@ -194,7 +200,7 @@ def load_weights(
         tokenizer=tokenizer,
         config=config,
         checkpoint=path,
-        vocab_file=vocab,
+        vocab_file=tokenizer.vocab_file,
         seq_length=min(
             source.seq_length or DEFAULT_SEQ_LENGTH, config.model.token_positions
         ),

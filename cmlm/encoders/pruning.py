@@ -1,4 +1,4 @@
-"""Prunes the vocabulary of a trained model to the tokens that a text needs.
+"""Prunes the vocabulary of an encoder to the tokens that a text needs.
 
     pruned = pruning.prune("model_dir", lambda: files.windows(paths), "new_model_dir")
 
@@ -17,15 +17,17 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import model_dir, opening, pretrained
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, pruning
+from cmlm.modeling import checkpoints, foreign, pruning
 from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary import pieces
 
 # The number of lines whose vectors are compared before and after pruning.
 _COMPARED_LINES = 256
 _TOLERANCE = 1e-5
+# The checkpoint of weights that no run of this project has trained.
+_UNTRAINED = "ckpt-0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Pruned:
     """The sizes of a model; each pair is (before, after).
 
     Attributes:
-        checkpoint: the path of the checkpoint that was pruned.
+        checkpoint: the path of the checkpoint, or of the weights of another program,
+            that were pruned.
         tokens: the number of tokens in the vocabulary.
         weights: the number of scalar weights of the model, heads included.
-        bytes: the size of the checkpoint; the size before pruning includes the state of
-            the optimizer.
+        bytes: the size of the weights on disk; the size of a checkpoint before pruning
+            includes the state of the optimizer.
         difference: the largest absolute difference between entries of the vectors, over
             some lines of the text.
     """
@@ -58,10 +61,13 @@ def prune(
     """Writes a model_dir with the tokens that a text needs (see `vocabulary.pieces`).
 
     Every line of the text has the same vector as in the original model. The new
-    model_dir has no optimizer state; a run starts from it by `init_checkpoint`.
+    model_dir has no optimizer state; a run starts from it by `init_checkpoint`. From
+    weights of another program, it has no objective either.
 
     Args:
-        model: a model_dir, or `best:` and a model_dir for its best checkpoint.
+        model: a model_dir, or `best:` and a model_dir for its best checkpoint; a
+            checkpoint in a model_dir; or weights of another program (see
+            `foreign.ACCEPTED`). Nothing of them is executed.
         read: a function that returns the lines of the text in windows; it is called
             twice.
         output: the model_dir to write, whole or not at all.
@@ -71,42 +77,52 @@ def prune(
         UserError: the model cannot be read, the text is empty, or `output` exists or
             is the model itself.
     """
-    prefix, source = model_dir.split_prefix(model)
-    if prefix not in ("", "best"):
-        raise UserError(f"--model={model}; allowed: DIR or best:DIR, DIR a model_dir")
-    if os.path.realpath(source) == os.path.realpath(output):
-        raise UserError(f"--output={output} is the model itself; allowed: another path")
-    config = model_dir.read_config(source)
-    folder = os.path.join(source, model_dir.BEST) if prefix else source
-    checkpoint = checkpoints.find(folder)
-    size = _size(checkpoint)
-    vocab_file = vocabulary_file.find(source)
-    if vocabulary_file.is_json(vocab_file):
+    place = opening.locate(model, exports=False)
+    if place.kind == "external" or place.prefix not in ("", model_dir.BEST):
         raise UserError(
-            f"{vocab_file}: pruning needs a WordPiece {vocabulary_file.FILE_NAME}"
+            f"--prune_model={model}; allowed: {foreign.ACCEPTED}, or best:MODEL_DIR"
         )
-    tokenizer = config.vocabulary.tokenizer(vocab_file)
+    if os.path.realpath(place.path) == os.path.realpath(output):
+        raise UserError(f"--output={output} is the model itself; allowed: another path")
+    source = None if place.kind == "run" else opening.find_foreign(model)
+    if source is not None:
+        config, tokenizer = pretrained.settings(source)
+        checkpoint, name = source.path, _UNTRAINED
+    else:
+        run, checkpoint = _find(place)
+        config = model_dir.read_config(run)
+        tokenizer = config.vocabulary.tokenizer(vocabulary_file.find(run))
+        name = os.path.basename(checkpoint)
+    if vocabulary_file.is_json(tokenizer.vocab_file):
+        raise UserError(
+            f"{tokenizer.vocab_file}: pruning needs a WordPiece "
+            f"{vocabulary_file.FILE_NAME}"
+        )
+    size = _size(checkpoint)
     with files.atomic_directory(output, overwrite) as new:
         kept = pieces.needed(tokenizer, read())
-        tokens = [
-            token for token, stays in zip(tokenizer.vocab, kept, strict=True) if stays
-        ]
+        tokens = list(itertools.compress(tokenizer.vocab, kept))
         vocab_file = os.path.join(new, vocabulary_file.FILE_NAME)
         vocabulary_file.write(tokens, vocab_file)
-        rules.write(vocab_file, config.vocabulary.rules(), {"pruned_from": source})
-        name = os.path.basename(checkpoint)
-        weights = pruning.prune(checkpoint, os.path.join(new, name), kept)
-        # The directory is renamed later, so the path is relative. TensorFlow accepts a
-        # relative path in an absolute directory only, and gs:// is not absolute to it.
-        path = name if os.path.isabs(new) else os.path.join(new, name)
-        tf.compat.v1.train.update_checkpoint_state(new, path, [path])
+        rules.write(vocab_file, tokenizer.rules, {"pruned_from": place.path})
         config.model.vocab_size = len(tokens)
         # The original vocabulary file has more tokens than the pruned model.
         config.vocabulary.file = ""
+        target = os.path.join(new, name)
+        if source is not None:
+            weights = pruning.prune_foreign(
+                source, target, kept, config.model, config.trainer.seed
+            )
+        else:
+            weights = pruning.prune(checkpoint, target, kept)
+            _copy_records(run, new)
+        # The directory is renamed later, so the path is relative. TensorFlow accepts a
+        # relative path in an absolute directory only, and gs:// is not absolute to it.
+        path = name if os.path.isabs(new) else target
+        tf.compat.v1.train.update_checkpoint_state(new, path, [path])
         model_dir.write_config(new, config)
-        _copy_records(source, new)
         difference = _compare(model, new, read())
-        written = _size(os.path.join(new, name))
+        written = _size(target)
     return Pruned(
         checkpoint=checkpoint,
         tokens=(len(kept), len(tokens)),
@@ -114,6 +130,14 @@ def prune(
         bytes=(size, written),
         difference=difference,
     )
+
+
+def _find(place: opening.Location) -> tuple[str, str]:
+    """Returns the model_dir of weights of this project, and their checkpoint."""
+    if place.kind == "run":
+        return place.path, checkpoints.find(os.path.join(place.path, place.prefix))
+    path = place.path.removesuffix(".index")
+    return opening.run_of(path), checkpoints.find(path)
 
 
 def _copy_records(source: str, new: str) -> None:
@@ -136,8 +160,7 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
     some = list(itertools.islice(lines, _COMPARED_LINES))
     if not some:
         raise UserError("the text to prune for has no line with a word")
-    expected = opening.open_encoder(model).encode(some, progress=False)
-    vectors = opening.open_encoder(pruned).encode(some, progress=False)
+    expected, vectors = _encode(model, some), _encode(pruned, some)
     difference = float(np.abs(vectors - expected).max())
     if difference > _TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise UserError(
@@ -147,9 +170,14 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
     return difference
 
 
+def _encode(model: str, lines: list[str]) -> np.ndarray:
+    """Encodes lines with the weights of a model; the graph of an export never runs."""
+    opened = opening.open_weights(model)
+    return opening.from_weights(opened, name=model).encode(lines, progress=False)
+
+
 def _size(checkpoint: str) -> int:
-    """Returns the size of a checkpoint in bytes."""
+    """Returns the size of weights in bytes."""
     return sum(
-        tf.io.gfile.stat(path).length
-        for path in tf.io.gfile.glob(f"{files.escaped(checkpoint)}.*")
+        tf.io.gfile.stat(path).length for path in opening.weight_files(checkpoint)
     )

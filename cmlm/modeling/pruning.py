@@ -1,20 +1,24 @@
-"""Prunes a checkpoint to fewer words: cuts each tensor that has one row per word.
+"""Prunes weights to fewer words: cuts each tensor that has one row per word.
 
-The module reads the checkpoint's own record of its tensors and builds no model, so it
-keeps the heads of any recipe.
+Of a checkpoint of this project, the module reads the record of its tensors and builds
+no model, so it keeps the heads of any recipe. Weights of another program go into a
+model of this project.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from cmlm.common.keras import building
 from cmlm.errors import UserError, one_line
+from cmlm.modeling import foreign, weights
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.foreign.tf_checkpoints import OBJECT_GRAPH
-from cmlm.modeling.model import SECOND_ENCODER
+from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 # Paths from the root of a checkpoint to the model's parts, and from an encoder to its
 # embedding table.
@@ -46,7 +50,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
     Raises:
         UserError: `source` is damaged, or has another number of words.
     """
-    tensors, weights = {}, 0
+    tensors, before = {}, 0
     try:
         reader = tf.train.load_checkpoint(source)
         graph = _Graph.FromString(reader.get_tensor(OBJECT_GRAPH))
@@ -56,7 +60,7 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
             for attribute in node.attributes:
                 key = attribute.checkpoint_key
                 tensors[key] = value = reader.get_tensor(key)
-                weights += value.size
+                before += value.size
                 if number in by_word:
                     if len(value) != len(kept):
                         raise UserError(
@@ -75,7 +79,49 @@ def prune(source: str, target: str, kept: np.ndarray) -> tuple[int, int]:
         shape_and_slices=[""] * (len(tensors) + 1),
         tensors=[*tensors.values(), graph.SerializeToString()],
     )
-    return weights, sum(value.size for value in tensors.values())
+    return before, _count(tensors)
+
+
+def prune_foreign(
+    source: foreign.Source,
+    target: str,
+    kept: np.ndarray,
+    config: EncoderConfig,
+    seed: int,
+) -> tuple[int, int]:
+    """Writes weights of another program with only some of their words.
+
+    Args:
+        source: the weights.
+        target: path of the checkpoint to write.
+        kept: bool [vocab_size], true for the words to keep.
+        config: the resolved configuration; its `vocab_size` counts these words.
+        seed: the seed of the weights that the source lacks.
+
+    Returns:
+        The number of weights of the source, before and after.
+
+    Raises:
+        UserError: a weight is missing, unknown or of another shape.
+    """
+    arrays = source.load()
+    before = _count(arrays)
+    for name in weights.BY_TOKEN & arrays.keys():
+        arrays[name] = arrays[name][kept]
+    with building(seed):
+        model = SentenceModel(config)
+        if any(name.startswith(weights.MASKED_LM) for name in arrays):
+            model.masked_lm()
+    weights.assign(model, arrays, source.path)
+    checkpoint = tf.train.Checkpoint(model=model)
+    # `restore` expects the counter, which TensorFlow creates at its first use.
+    checkpoint.save_counter.assign(1)
+    checkpoint.write(target)
+    return before, _count(arrays)
+
+
+def _count(arrays: Mapping[str, np.ndarray]) -> int:
+    return sum(array.size for array in arrays.values())
 
 
 def _one_a_word(graph: _Graph) -> Iterator[int]:

@@ -46,6 +46,8 @@ MASKED_LM = "masked_lm"
 HEAD_DENSE = f"{MASKED_LM}/transform/dense"
 HEAD_NORM = f"{MASKED_LM}/transform/LayerNorm"
 OUTPUT_BIAS = f"{MASKED_LM}/output_bias/bias"
+# The weights with a row for each token.
+BY_TOKEN = {WORDS, OUTPUT_BIAS}
 ATTENTION = ("query", "key", "value", "attention_output")
 # The most names in a message.
 _LISTED = 5

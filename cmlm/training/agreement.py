@@ -141,8 +141,8 @@ def check_begun(start: Start) -> str:
         # A validation may name another teacher.
         if start.writes:
             _refuse_other_teacher(start)
-        _refuse_other_optimizer(start)
         _refuse_new_objectives(start)
+        _refuse_other_optimizer(start)
     return source
 
 
@@ -236,10 +236,11 @@ def _refuse_new_objectives(start: Start) -> None:
     before = start.begun.task.enabled()
     new = [name for name in start.config.task.enabled() if name not in before]
     if new:
+        trained = ", ".join(before) or "no objective"
         raise UserError(
-            f"--model_dir={start.directory} trained {', '.join(before)}, this command"
-            f" asks for {', '.join(new)}; allowed: --init_checkpoint={start.directory}"
-            " with another --model_dir"
+            f"--model_dir={start.directory} trained {trained}, this command asks for "
+            f"{', '.join(new)}; allowed: --init_checkpoint={start.directory} with "
+            "another --model_dir"
         )
 
 

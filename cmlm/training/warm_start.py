@@ -190,8 +190,9 @@ def _adopt_shape(
     if pooling:
         config.model.pooling = before.pooling
     if "model.seq_length" not in given:
-        # Training on short texts does not shorten an encoder.
-        own = config.task.longest_sequence()
+        # Training on short texts does not shorten an encoder. Pruned weights of another
+        # program keep the limit that their source stated.
+        own = config.task.longest_sequence() if begun.task.enabled() else 0
         config.model.seq_length = max(begun.longest_sentence, own)
 
 

@@ -52,9 +52,6 @@ ACTIVATIONS = {
     "relu": "relu",
 }
 
-# The weights with a row for each token.
-_BY_TOKEN = {weights.WORDS, weights.OUTPUT_BIAS}
-
 
 def is_transposed(name: str) -> bool:
     """Whether the folder stores a weight, given by our name, as [out, in]."""
@@ -106,7 +103,7 @@ def read(folder: str) -> base.Source:
     def load():
         arrays = architecture.complete(_arrays(stored, found), stored, config, path)
         if spare:
-            for name in _BY_TOKEN & arrays.keys():
+            for name in weights.BY_TOKEN & arrays.keys():
                 arrays[name] = arrays[name][:-spare]
         if around.dense:
             arrays |= modules.read_dense(os.path.join(folder, around.dense))

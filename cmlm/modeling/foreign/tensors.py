@@ -52,7 +52,7 @@ class Tensors:
         kind = file.get_slice(name).get_dtype()
         if kind not in ("F32", "F16", "BF16", "F64"):
             raise UserError(f"{path} has {name} as {kind}; allowed: F32, F16, BF16")
-        return np.asarray(file.get_tensor(name)).astype(np.float32)
+        return np.asarray(file.get_tensor(name)).astype(np.float32, copy=False)
 
 
 def _open(path: str):
