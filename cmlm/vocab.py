@@ -17,7 +17,8 @@ Beam counts the words of all text:
 
 This last command writes a model_dir with only the tokens that the text needs. The
 vectors of this text do not change, and the embedding table is smaller. Instead of a
-MODEL_DIR, it takes weights of another program, too.
+MODEL_DIR, it takes weights of another program, too. The vocabulary is WordPiece or
+SentencePiece.
 """
 
 import shlex
@@ -78,7 +79,7 @@ flags.DEFINE_string(
     None,
     "Encoder to prune instead of learning: a model_dir, best:MODEL_DIR, a checkpoint, "
     "an export, or weights of another program (BERT checkpoint, TF Hub SavedModel, "
-    "Hugging Face folder).",
+    "Hugging Face folder), with a WordPiece or SentencePiece vocabulary.",
 )
 
 FLAGS = flags.FLAGS

@@ -9,15 +9,19 @@ import model_dirs
 import numpy as np
 import pytest
 import tensorflow as tf
+import test_architectures as architectures
 import test_foreign_weights as foreign_weights
+import test_tokenizers as tokenizers
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
 
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign, optimization
 from cmlm.modeling import weights as weights_lib
 from cmlm.modeling.model import SentenceModel
-from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization.opening import open_tokenizer
 from cmlm.tokenization.rules import Rules
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import pieces
@@ -104,6 +108,46 @@ def test_characters_of_the_text_stay_for_other_words(tmp_path):
     # Neither in the text nor ASCII.
     dropped = {"dog", "##dog", "\u00df", "##\u00df", "\u4e2d"}
     assert set(WordPiece(path).vocab) - set(smaller.vocab) == dropped
+
+
+def pruned_file(path: str, text: list[str], folder: Path):
+    """The tokenizers of a tokenizer.json and of one that is pruned to a text."""
+    whole = open_tokenizer(path)
+    kept = pieces.needed(whole, [text])
+    tokens_left = [token for token, stays in zip(whole.vocab, kept) if stays]
+    folder.mkdir()
+    values = tokenizer_file.pruned(tokenizer_file.load(path), tokens_left)
+    return whole, open_tokenizer(vocabulary_file.write_json(values, str(folder)))
+
+
+def test_a_text_keeps_its_unigrams(tmp_path):
+    _, (_, path) = tokenizers.pieces(tmp_path)
+    text = tokenizers.TEXTS[:6]
+    whole, smaller = pruned_file(path, text, tmp_path / "new")
+    assert len(smaller.vocab) < len(whole.vocab)
+    assert smaller.vocab[smaller.mask_id] == "<mask>" and "<mask>" not in TEXT
+    for line in text:
+        assert tokens(smaller, line) == tokens(whole, line)
+    # Hugging Face's library reads the file, too.
+    theirs = [Tokenizer.from_file(one.vocab_file) for one in (whole, smaller)]
+    for line in text:
+        before, after = (one.encode(line).tokens for one in theirs)
+        assert before == after and after[0] == "<s>"
+
+
+def test_an_unknown_character_keeps_its_score(tmp_path):
+    """The likeliest split of the first word has no unknown character, if `zz` stays."""
+    _, (_, path) = tokenizers.pieces(tmp_path)
+    values = tokenizer_file.load(path)
+    scores = {"\u2581": -1.0, "ab": -1.0, "a": -20.0, "b\u65e5": -20.0, "zz": -100.0}
+    special = [[token, 0.0] for token in tokenizers.SPECIAL]
+    values["model"]["vocab"] = [*special[:4], *map(list, scores.items()), special[4]]
+    values["added_tokens"][-1]["id"] = len(scores) + 4
+    path = vocabulary_file.write_json(values, str(tmp_path))
+    text = ["ab\u65e5 ab"]
+    whole, smaller = pruned_file(path, text, tmp_path / "new")
+    expected = ["\u2581", "a", "b\u65e5", "\u2581", "ab"]
+    assert tokens(whole, text[0]) == tokens(smaller, text[0]) == expected
 
 
 # --------------------------------------------------------------------- model
@@ -357,7 +401,42 @@ def test_other_weights_are_pruned_and_no_graph_runs(
     )
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        architectures.xlm_roberta,
+        pytest.param(architectures.relative, marks=pytest.mark.large),
+    ],
+)
+def test_a_tokenizer_json_is_pruned(make, tmp_path):
+    folder, output = str(make(tmp_path)), str(tmp_path / "new")
+    text = ["The cat sat on the mat."]
+    pruned = pruning.prune(folder, lambda: [text], output)
+    assert pruned.tokens[0] > pruned.tokens[1] and pruned.difference == 0.0
+    assert not Path(output, vocabulary_file.FILE_NAME).exists()
+    # A pruned model is pruned as a run is.
+    again = pruning.prune(output, lambda: [text], str(tmp_path / "again"))
+    assert again.tokens[0] == pruned.tokens[1] and again.difference == 0.0
+    opened = opening.open_weights(output)
+    (tmp_path / "written").mkdir()
+    written = (opened, str(tmp_path / "written"), opened.seq_length, False)
+    huggingface_folder.write(*written)
+    np.testing.assert_allclose(
+        opening.open_encoder(str(tmp_path / "written")).encode(text),
+        opening.from_weights(opened).encode(text),
+        atol=1e-6,
+    )
+
+
 # ----------------------------------------------------------------- bad input
+
+
+def test_byte_pairs_are_not_pruned(tmp_path):
+    folder = architectures.byte_level_roberta(tmp_path)
+    said = "is byte-level BPE; allowed to prune: WordPiece, SentencePiece"
+    with pytest.raises(UserError, match=said):
+        pruning.prune(str(folder), lambda: [TEXT], str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_cannot_be_pruned_leaves_nothing(source, tmp_path):

@@ -20,7 +20,8 @@ from cmlm.common import files
 from cmlm.encoders import model_dir, opening, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign, pruning
-from cmlm.tokenization import rules, vocabulary_file
+from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
+from cmlm.tokenization.base import Tokenizer
 from cmlm.vocabulary import pieces
 
 # The number of lines whose vectors are compared before and after pruning.
@@ -74,8 +75,8 @@ def prune(
         overwrite: replace an existing `output`.
 
     Raises:
-        UserError: the model cannot be read, the text is empty, or `output` exists or
-            is the model itself.
+        UserError: the model cannot be read, its vocabulary is byte-level BPE, the text
+            is empty, or `output` exists or is the model itself.
     """
     place = opening.locate(model, exports=False)
     if place.kind == "external" or place.prefix not in ("", model_dir.BEST):
@@ -93,18 +94,11 @@ def prune(
         config = model_dir.read_config(run)
         tokenizer = config.vocabulary.tokenizer(vocabulary_file.find(run))
         name = os.path.basename(checkpoint)
-    if vocabulary_file.is_json(tokenizer.vocab_file):
-        raise UserError(
-            f"{tokenizer.vocab_file}: pruning needs a WordPiece "
-            f"{vocabulary_file.FILE_NAME}"
-        )
     size = _size(checkpoint)
     with files.atomic_directory(output, overwrite) as new:
         kept = pieces.needed(tokenizer, read())
         tokens = list(itertools.compress(tokenizer.vocab, kept))
-        vocab_file = os.path.join(new, vocabulary_file.FILE_NAME)
-        vocabulary_file.write(tokens, vocab_file)
-        rules.write(vocab_file, tokenizer.rules, {"pruned_from": place.path})
+        _write_vocabulary(tokenizer, tokens, new, {"pruned_from": place.path})
         config.model.vocab_size = len(tokens)
         # The original vocabulary file has more tokens than the pruned model.
         config.vocabulary.file = ""
@@ -138,6 +132,19 @@ def _find(place: opening.Location) -> tuple[str, str]:
         return place.path, checkpoints.find(os.path.join(place.path, place.prefix))
     path = place.path.removesuffix(".index")
     return opening.run_of(path), checkpoints.find(path)
+
+
+def _write_vocabulary(
+    tokenizer: Tokenizer, tokens: list[str], folder: str, origin: dict[str, str]
+) -> None:
+    """Writes the tokens that stay, as a file of the kind that the tokenizer has."""
+    if vocabulary_file.is_json(tokenizer.vocab_file):
+        values = tokenizer_file.load(tokenizer.vocab_file)
+        vocabulary_file.write_json(tokenizer_file.pruned(values, tokens), folder)
+    else:
+        path = os.path.join(folder, vocabulary_file.FILE_NAME)
+        vocabulary_file.write(tokens, path)
+        rules.write(path, tokenizer.rules, origin)
 
 
 def _copy_records(source: str, new: str) -> None:

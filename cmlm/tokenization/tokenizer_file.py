@@ -15,7 +15,7 @@ import base64
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.common import json_files
@@ -132,6 +132,44 @@ def load(path: str) -> dict[str, Any]:
         "padding": None,
         **{part: values.get(part) for part in _PARTS},
         "decoder": values.get("decoder"),
+    }
+
+
+def pruned(values: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, Any]:
+    """Returns the contents of a tokenizer.json with only some of its tokens.
+
+    Args:
+        values: the contents of a file whose model is Unigram or WordPiece.
+        tokens: the tokens that stay, in the order of their ids; special ones included.
+    """
+    ids = {token: number for number, token in enumerate(tokens)}
+    model, processor = dict(values["model"]), dict(values["post_processor"])
+    if model.get("type") == "Unigram":
+        unknown, _ = model["vocab"][model["unk_id"]]
+        model["unk_id"] = ids[unknown]
+        model["vocab"] = [entry for entry in model["vocab"] if entry[0] in ids]
+    else:
+        model["vocab"] = {t: ids[t] for t in model["vocab"] if t in ids}
+    if processor["type"] == "TemplateProcessing":
+        processor["special_tokens"] = {
+            token: {"id": token, "ids": [ids[token]], "tokens": [token]}
+            for token in processor["special_tokens"]
+            if token in ids
+        }
+    else:
+        for role in ("cls", "sep"):
+            token = processor[role][0]
+            processor[role] = [token, ids[token]]
+    added = [
+        {**token, "id": ids[token["content"]]}
+        for token in values["added_tokens"] or ()
+        if token["content"] in ids
+    ]
+    return {
+        **values,
+        "added_tokens": added,
+        "post_processor": processor,
+        "model": model,
     }
 
 

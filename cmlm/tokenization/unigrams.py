@@ -11,13 +11,15 @@ from __future__ import annotations
 import hashlib
 import struct
 
+import numpy as np
 import tensorflow as tf
 from tensorflow_text.python.ops import sentencepiece_tokenizer
 
 from cmlm.tokenization import letters, tokenizer_file
 from cmlm.tokenization.base import Tokenizer, word_borders
 
-_SPACE = "\u2581"
+# Stands for a space in pieces.
+SPACE = "\u2581"
 
 
 # tf-text's own wrapper of these ops leaves the model without a name, see `_Model`.
@@ -48,6 +50,9 @@ class _Model(tf.saved_model.experimental.TrackableResource):
 class Unigrams(Tokenizer):
     """A SentencePiece unigram tokenizer with the ids of a tokenizer.json.
 
+    Attributes:
+        scores: float32 [vocab_size], the log probability of each token.
+
     Args:
         vocab_file: a `tokenizer.json` with a Unigram model.
         found: the contents of that file.
@@ -59,7 +64,8 @@ class Unigrams(Tokenizer):
         super().__init__(vocab_file, found, found.rules)
         self._model = _Model(_model(found))
         self._steps = found.steps
-        texts = [token.replace(_SPACE, " ") for token in found.tokens]
+        self.scores = np.array(found.scores, np.float32)
+        texts = [token.replace(SPACE, " ") for token in found.tokens]
         self._word_borders = word_borders(texts, self.is_special)
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
