@@ -77,10 +77,10 @@ class EncoderConfig(hyperparams.Config):
             as NAME=TEXT. This project does not apply them; a folder that is written for
             Hugging Face keeps them.
         seq_length: the encoder cuts sentences to this number of tokens. A run that
-            starts from another program's weights sets it to the limit that their folder
-            states, or 0. A run that starts from a run sets it to that run's length, or
-            to the longest sequence of its own objectives if that is longer. 0: the
-            longest sequence of the objectives.
+            starts from another program's weights, pruned or not, sets it to the limit
+            that their folder states, or 0. A run that starts from a run sets it to that
+            run's length, or to the longest sequence of its own objectives if that is
+            longer. 0: the longest sequence of the objectives.
         sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
             5.1): the mean of the N projected vectors.
     """
