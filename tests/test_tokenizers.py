@@ -468,6 +468,7 @@ def test_other_rules_are_refused_by_name(tmp_path, part, value, said):
     with pytest.raises(UserError, match=said) as refused:
         open_tokenizer(path)
     assert "\n" not in str(refused.value)
+    assert str(refused.value).count(path) == 1
 
 
 def test_a_copy_is_the_same_vocabulary(tmp_path):

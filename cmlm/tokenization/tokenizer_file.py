@@ -186,6 +186,8 @@ def parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
     """Checks the contents of a tokenizer.json; `path` is for messages."""
     try:
         return _parse(values, path)
+    except UserError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"{path} is not a tokenizer.json ({what})") from error
