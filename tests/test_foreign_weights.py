@@ -614,14 +614,78 @@ def fast_tokenizer(**changes):
     def breaks(folder):
         (folder / "vocab.txt").unlink()
         model = {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(VOCAB)}}
-        fast = {"model": model, "normalizer": {"type": "BertNormalizer"}}
+        ends = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
+        fast = {
+            "added_tokens": [],
+            "normalizer": {"type": "BertNormalizer"},
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "post_processor": {"type": "BertProcessing", **ends},
+        }
         for name, value in changes.items():
-            outside = ("normalizer", "pre_tokenizer", "added_tokens")
-            (fast if name in outside else model)[name] = value
+            (fast if name in fast else model)[name] = value
         fast["model"] = changes.get("whole", model)
         (folder / "tokenizer.json").write_text(json.dumps(fast))
 
     return breaks
+
+
+CLS_ONLY = [
+    {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+    {"Sequence": {"id": "A", "type_id": 0}},
+]
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"normalizer": None}, "normalizer.type=None; allowed: 'BertNormalizer'"),
+        ({"pre_tokenizer": None}, "pre_tokenizer.type=None; allowed: 'BertPreTok"),
+        ({"post_processor": None}, "post_processor.type=None; allowed: RobertaProc"),
+        (
+            {
+                "post_processor": {
+                    "type": "TemplateProcessing",
+                    "single": CLS_ONLY,
+                    "pair": [*CLS_ONLY, CLS_ONLY[1]],
+                }
+            },
+            r"post_processor=.*allowed: a first token, the text and a separator",
+        ),
+        (
+            {
+                "post_processor": {
+                    "type": "BertProcessing",
+                    "cls": ["the", 5],
+                    "sep": ["[SEP]", 3],
+                }
+            },
+            r"puts \['the', '\[SEP\]'\] around a text; allowed: \['\[CLS\]', ",
+        ),
+    ],
+)
+def test_a_general_tokenizer_states_every_rule(tmp_path, changes, said):
+    """The class of BERT takes these rules from its code."""
+    folder = write_folder(tmp_path / "general")
+    fast_tokenizer(**changes)(folder)
+    settings = folder / "tokenizer_config.json"
+    for name in (None, "BertTokenizer"):
+        settings.write_text(json.dumps({"tokenizer_class": name}))
+        assert foreign.find(str(folder)).vocab == VOCAB
+    settings.write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    with pytest.raises(UserError, match=said):
+        foreign.find(str(folder))
+
+
+def test_a_sequence_of_one_step_is_the_step(tmp_path):
+    folder = write_folder(tmp_path / "sequence")
+    steps = [{"type": "BertPreTokenizer"}]
+    sequence = {"type": "Sequence", "pretokenizers": steps}
+    fast_tokenizer(pre_tokenizer=sequence)(folder)
+    assert foreign.find(str(folder)).vocab == VOCAB
+    steps.append({"type": "Punctuation"})
+    fast_tokenizer(pre_tokenizer=sequence)(write_folder(folder))
+    with pytest.raises(UserError, match="pre_tokenizer.type='Sequence'; allowed"):
+        foreign.find(str(folder))
 
 
 def rename_weight(name):

@@ -12,10 +12,11 @@ A rule that these classes do not follow exactly is refused by its name.
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cmlm.common import json_files
@@ -184,8 +185,21 @@ def read(path: str) -> TokenizerFile:
 
 def parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
     """Checks the contents of a tokenizer.json; `path` is for messages."""
-    try:
+    with _damage_named(path):
         return _parse(values, path)
+
+
+def enclosing(values: Mapping[str, Any], path: str) -> dict[str, str]:
+    """The tokens `cls` and `sep` around a text; raises the same as `read`."""
+    with _damage_named(path):
+        return _enclosing(values, path)[0]
+
+
+@contextlib.contextmanager
+def _damage_named(path: str) -> Iterator[None]:
+    """Names the file if its contents lack a part or have one of another type."""
+    try:
+        yield
     except UserError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -243,8 +257,8 @@ def _require(path: str, part: str, values: Mapping[str, Any], **allowed: tuple) 
             raise _refused(path, f"{part}.{name}", value, allowed_here)
 
 
-def _special(values, ids, path) -> tuple[dict[str, str], int]:
-    """The special tokens by role, and the separators between two texts."""
+def _enclosing(values, path) -> tuple[dict[str, str], int]:
+    """The tokens `cls` and `sep`, and the separators between two texts."""
     processor = values.get("post_processor") or {}
     kind = processor.get("type")
     if kind in ("RobertaProcessing", "BertProcessing"):
@@ -258,10 +272,15 @@ def _special(values, ids, path) -> tuple[dict[str, str], int]:
             ]
             for name in ("single", "pair")
         )
-        cls, text, sep = single
+        cls, sep = single[0], single[-1]
         separators = len(pair) - 4
         expected = [cls, None, *[sep] * separators, None, sep]
-        if text is not None or pair != expected or separators not in (1, 2):
+        if (
+            single != [cls, None, sep]
+            or None in (cls, sep)
+            or pair != expected
+            or separators not in (1, 2)
+        ):
             raise _refused(
                 path,
                 "post_processor",
@@ -277,6 +296,12 @@ def _special(values, ids, path) -> tuple[dict[str, str], int]:
             kind,
             "RobertaProcessing, BertProcessing, TemplateProcessing",
         )
+    return special, separators
+
+
+def _special(values, ids, path) -> tuple[dict[str, str], int]:
+    """The special tokens by role, and the separators between two texts."""
+    special, separators = _enclosing(values, path)
     model = values["model"]
     stated = model.get("unk_token")
     if stated is None and model.get("type") == "Unigram":

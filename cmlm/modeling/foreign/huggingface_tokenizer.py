@@ -34,6 +34,8 @@ _ROBERTA = {
 _SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 # The classes of transformers that take every rule from tokenizer.json.
 _GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# The tokens before and after a text.
+_BERT_ENDS = ["[CLS]", "[SEP]"]
 # Keys of tokenizer_config.json by which other programs divide the text, as BERT models
 # of Japanese do, and the only value of each that this project follows.
 _DIVISION = {
@@ -124,6 +126,19 @@ def added_to_text(folder: str) -> list[str]:
         for token in added
         if isinstance(token, dict) and not token.get("special")
     ]
+
+
+def _is_general(folder: str, settings: dict) -> bool:
+    """Whether transformers takes every rule of a folder from its tokenizer.json.
+
+    Args:
+        folder: the folder of the encoder.
+        settings: the content of its tokenizer_config.json, or {}. If it names no class,
+            config.json may; otherwise the architecture has one.
+    """
+    config = json_files.optional(folder, "config.json")
+    name = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    return name in _GENERAL
 
 
 def _is_bert(values: dict, path: str) -> bool:
@@ -233,7 +248,9 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
     if fast:
         json_files.field(model, "vocab", dict, fast_name)
     normalizer, before = _normalizer(fast, fast_name)
-    _check_division(fast, normalizer, fast_name)
+    # transformers' class of BERT has its rules in tokenizer_config.json and its code.
+    is_general = bool(fast) and _is_general(folder, settings)
+    _check_division(fast, normalizer, is_general, fast_name)
 
     def switch(name, default):
         """The value of a rule; None counts as the default."""
@@ -241,8 +258,7 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
             (settings, name, settings_name),
             (normalizer, _BERT_NORMALIZER[name], fast_name),
         ]
-        # transformers' class of BERT takes these rules from tokenizer_config.json.
-        if settings.get("tokenizer_class") in _GENERAL:
+        if is_general:
             places.reverse()
         for values, key, path in places:
             if key in values:
@@ -276,7 +292,11 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
         "vocab": vocab,
         "vocab_name": path if vocab else "",
         "rules": rules,
-        "notes": _note_of_case(settings, lower_case, rules["strip_accents"]),
+        "notes": (
+            []
+            if is_general
+            else _note_of_case(settings, lower_case, rules["strip_accents"])
+        ),
     }
 
 
@@ -290,7 +310,7 @@ def _note_of_case(settings: dict, lower_case: bool, strip_accents: bool) -> list
     lowers = settings.get("do_lower_case")
     theirs = Rules(True if lowers is None else lowers, settings.get("strip_accents"))
     ours = Rules(lower_case, strip_accents)
-    if settings.get("tokenizer_class") in _GENERAL or theirs == ours:
+    if theirs == ours:
         return []
     return [
         f"case and accents are those of {tokenizer_file.FILE_NAME} ({ours}); "
@@ -385,23 +405,36 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
     return left[0], before
 
 
-def _check_division(fast: dict, normalizer: dict, path: str) -> None:
+def _check_division(fast: dict, normalizer: dict, is_general: bool, path: str) -> None:
     """Raises UserError if tokenizer.json divides the text into other words or pieces.
 
     Args:
         fast: its content.
         normalizer: its BertNormalizer, or {}.
+        is_general: whether it must state every rule.
         path: its path.
     """
-    for name, values, key, allowed in (
-        ("normalizer", normalizer, "clean_text", True),
-        ("pre_tokenizer", fast.get("pre_tokenizer"), "type", "BertPreTokenizer"),
-        ("model", fast.get("model"), "continuing_subword_prefix", "##"),
+    splitter = fast.get("pre_tokenizer")
+    if isinstance(splitter, dict):
+        steps = splitter.get("pretokenizers")
+        # A sequence of one step is that step.
+        splitter = steps[0] if isinstance(steps, list) and len(steps) == 1 else splitter
+    for name, values, key, allowed, is_needed in (
+        ("normalizer", normalizer, "type", "BertNormalizer", is_general),
+        ("normalizer", normalizer, "clean_text", True, False),
+        ("pre_tokenizer", splitter, "type", "BertPreTokenizer", is_general),
+        ("model", fast.get("model"), "continuing_subword_prefix", "##", False),
     ):
         value = values.get(key) if isinstance(values, dict) else None
-        if value not in (None, allowed):
+        if value != allowed and (is_needed or value is not None):
             raise UserError(
                 f"{path} has {name}.{key}={shown(value)}; allowed: {allowed!r}"
+            )
+    if is_general:
+        tokens = list(tokenizer_file.enclosing(fast, path).values())
+        if tokens != _BERT_ENDS:
+            raise UserError(
+                f"{path} puts {shown(tokens)} around a text; allowed: {_BERT_ENDS}"
             )
 
 
