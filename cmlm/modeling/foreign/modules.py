@@ -114,6 +114,11 @@ def read(folder: str) -> Modules:
             f"similarity_fn_name {shown(similarity)} is not kept: similarity is the "
             "cosine here and in an export"
         )
+    if settings.get("truncate_dim") is not None:
+        raise UserError(
+            f"{settings_path} has truncate_dim={shown(settings['truncate_dim'])}; "
+            "allowed: null, and the vectors cut after encode"
+        )
     left = list(_ORDER)
     for number, entry in enumerate(json_files.read(path, list)):
         kind, where = str(entry.get("type", "")), str(entry.get("path", ""))
@@ -125,7 +130,8 @@ def read(folder: str) -> Modules:
                 f"{path} has the module {kind!r} at position {number}; allowed, in this"
                 " order: Transformer, Pooling, Dense with tanh after [CLS], Normalize"
             )
-        left = left[left.index(last) + 1 :]
+        # A second Normalize changes nothing.
+        left = left[left.index(last) + (last != "Normalize") :]
         if last == "Transformer":
             found.transformer = where
         elif last == "Pooling":
@@ -170,24 +176,21 @@ def _prompts(settings: dict, path: str) -> dict[str, str]:
 def _pooling(path: str) -> str:
     config = json_files.read(path)
     # Newer versions write the name of the mode, older ones a switch for each mode.
-    chosen = [
-        mode
-        for name, mode in POOLINGS.items()
-        if config.get(_KEY + name) is True
-        or config.get("pooling_mode") == _name_of(name)
-    ]
-    others = [
-        key
-        for key, value in config.items()
-        if key.startswith(_KEY)
-        and value is True
-        and key.removeprefix(_KEY) not in POOLINGS
-    ]
-    if len(chosen) != 1 or others:
-        stated = config.get("pooling_mode", [*chosen, *others])
-        allowed = ", ".join(_name_of(name) for name in POOLINGS)
-        raise UserError(f"{path} pools by {stated}; allowed: one of {allowed}")
-    return chosen[0]
+    # Beside a name, switches do not count.
+    stated = config.get("pooling_mode")
+    if stated is None:
+        stated = [
+            _name_of(key.removeprefix(_KEY))
+            for key, value in config.items()
+            if key.startswith(_KEY) and value is True
+        ] or "mean"
+    modes = list(map(str, stated if isinstance(stated, list) else [stated]))
+    allowed = {_name_of(name): mode for name, mode in POOLINGS.items()}
+    if len(modes) != 1 or modes[0] not in allowed:
+        raise UserError(
+            f"{path} pools by {', '.join(modes)}; allowed: one of {', '.join(allowed)}"
+        )
+    return allowed[modes[0]]
 
 
 def read_dense(folder: str) -> dict[str, np.ndarray]:
