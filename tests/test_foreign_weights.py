@@ -5,6 +5,7 @@ original checkpoint by TensorFlow's own op, the rest from it by Model Garden's c
 and exporter. The oracle is BERT in numpy in the layout of each.
 """
 
+import contextlib
 import gc
 import json
 import logging
@@ -495,6 +496,49 @@ def test_a_new_row_of_poolings_is_read_and_written(tmp_path, monkeypatch, name):
         modules.read(str(folder))
 
 
+@pytest.mark.parametrize(
+    "config, pooling",
+    [
+        ({}, "mean"),
+        ({"pooling_mode": ["max"]}, "max"),
+        ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True}, "cls"),
+    ],
+)
+def test_the_mode_of_the_pooling_is_sentence_transformers(tmp_path, config, pooling):
+    write_modules(tmp_path, ("Pooling", "1", config))
+    assert modules.read(str(tmp_path)).pooling == pooling
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pooling_mode": ["mean", "max"]},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
+    ],
+)
+def test_two_modes_of_pooling_are_refused(tmp_path, config):
+    write_modules(tmp_path, ("Pooling", "1", config))
+    with pytest.raises(UserError, match="pools by mean, max; allowed: one of mean, "):
+        modules.read(str(tmp_path))
+
+
+def test_vectors_may_be_scaled_twice(tmp_path):
+    pool = ("Pooling", "1", {"pooling_mode": "cls"})
+    write_modules(tmp_path, pool, ("Normalize", "2", {}), ("Normalize", "3", {}))
+    found = modules.read(str(tmp_path))
+    assert (found.pooling, found.normalized) == ("cls", True)
+
+
+def test_vectors_that_are_cut_are_refused(tmp_path):
+    write_modules(tmp_path, ("Pooling", "1", {}))
+    settings = tmp_path / modules.PROMPTS
+    settings.write_text('{"truncate_dim": null}')
+    assert modules.read(str(tmp_path)).is_st
+    settings.write_text('{"truncate_dim": 8}')
+    with pytest.raises(UserError, match="truncate_dim=8; allowed: null, and the vec"):
+        modules.read(str(tmp_path))
+
+
 def break_weights(change):
     def breaks(folder):
         tensors = torch_weights()
@@ -616,6 +660,7 @@ def fast_tokenizer(**changes):
         model = {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(VOCAB)}}
         ends = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
         fast = {
+            "truncation": None,
             "added_tokens": [],
             "normalizer": {"type": "BertNormalizer"},
             "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -686,6 +731,42 @@ def test_a_sequence_of_one_step_is_the_step(tmp_path):
     fast_tokenizer(pre_tokenizer=sequence)(write_folder(folder))
     with pytest.raises(UserError, match="pre_tokenizer.type='Sequence'; allowed"):
         foreign.find(str(folder))
+
+
+@pytest.mark.parametrize(
+    "stated, direction, said",
+    [
+        ("left", "Right", "tokenizer_config.json has truncation_side='left'; allowed"),
+        (None, "Left", "tokenizer.json has truncation.direction='Left'; allowed: 'ri"),
+        ("right", "Left", ""),
+        (None, "Right", ""),
+    ],
+)
+def test_a_long_text_loses_its_end(tmp_path, stated, direction, said):
+    folder = write_folder(tmp_path / "cut")
+    fast_tokenizer(truncation={"direction": direction})(folder)
+    settings = json.dumps({"truncation_side": stated} if stated else {})
+    (folder / "tokenizer_config.json").write_text(settings)
+    with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
+        foreign.find(str(folder))
+
+
+@pytest.mark.parametrize(
+    "stated, said",
+    [
+        ({"tokenizer_args": {"truncation_side": "left"}}, "tokenizer_args.truncation_"),
+        ({"processor_kwargs": {"model_max_length": 7}}, "allowed: None or 8"),
+        ({"processing_kwargs": {"text": {"max_length": 7}}}, "text.max_length=7; allo"),
+        ({"tokenizer_args": {"model_max_length": 8}, "processor_kwargs": None}, ""),
+        ({"processing_kwargs": {"text": {"padding": True}, "audio": {"a": 1}}}, ""),
+    ],
+)
+def test_arguments_of_the_tokenizer_say_nothing_new(tmp_path, stated, said):
+    folder = write_folder(tmp_path / "arguments")
+    settings = json.dumps({"max_seq_length": 8, **stated})
+    (folder / "sentence_bert_config.json").write_text(settings)
+    with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
+        assert foreign.find(str(folder)).seq_length == 8
 
 
 def rename_weight(name):

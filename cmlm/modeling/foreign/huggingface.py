@@ -86,6 +86,10 @@ def read(folder: str) -> base.Source:
     if spare:
         model["vocab_size"] -= spare
         notes.append(f"left out: {counted(spare, 'embedding row')} without a token")
+    length = _longest_sentence(
+        transformer, model["max_position_embeddings"] if around.is_st else None
+    )
+    _check_arguments(transformer, length)
     added = huggingface_tokenizer.added_to_text(transformer)
     if added:
         notes.append(
@@ -115,9 +119,7 @@ def read(folder: str) -> base.Source:
         f"folder ({config['model_type']})",
         model=model,
         load=load,
-        seq_length=_longest_sentence(
-            transformer, model["max_position_embeddings"] if around.is_st else None
-        ),
+        seq_length=length,
         **tokenizer,
         own_positions=bool(ours),
         normalized=around.normalized,
@@ -232,6 +234,39 @@ def _sentence_settings(folder: str) -> tuple[dict[str, Any], str]:
     paths = [os.path.join(folder, name) for name in _SENTENCE_SETTINGS]
     path = next(filter(tf.io.gfile.exists, paths), paths[0])
     return json_files.optional(path), path
+
+
+def _check_arguments(folder: str, length: int | None) -> None:
+    """Refuses arguments of the tokenizer by which sentence-transformers reads a text.
+
+    Args:
+        folder: the folder of the encoder.
+        length: the longest sentence in tokens.
+
+    Raises:
+        UserError: an argument that says more than the other files of the folder.
+    """
+    settings, path = _sentence_settings(folder)
+    groups = {name: settings for name in ("tokenizer_args", "processor_kwargs")}
+    calls = json_files.field(settings, "processing_kwargs", dict, path, {})
+    groups |= {name: calls for name in ("common", "text")}
+    known = {
+        "model_max_length": (length,),
+        "max_length": (length,),
+        "truncation": (True, "longest_first"),
+        "padding": (True, "longest"),
+        "return_tensors": ("pt",),
+        "use_fast": (True, False),
+        "trust_remote_code": (True, False),
+    }
+    for group, values in groups.items():
+        for name, value in json_files.field(values, group, dict, path, {}).items():
+            allowed = (None, *known.get(name, ()))
+            if value not in allowed:
+                raise UserError(
+                    f"{path} has {group}.{name}={shown(value)}; allowed: "
+                    f"{' or '.join(map(str, allowed))}"
+                )
 
 
 def _longest_sentence(folder: str, positions: int | None) -> int | None:

@@ -62,6 +62,7 @@ def read(folder: str, architecture: architectures.Architecture, rows: int) -> di
     Raises:
         UserError: this project does not follow a rule of the tokenizer.
     """
+    _check_truncation(folder)
     path = os.path.join(folder, tokenizer_file.FILE_NAME)
     if tf.io.gfile.exists(path):
         values = tokenizer_file.load(path)
@@ -89,6 +90,19 @@ def read(folder: str, architecture: architectures.Architecture, rows: int) -> di
         "tokenizer": values,
         "rules": found.rules.as_dict(),
     }
+
+
+def _check_truncation(folder: str) -> None:
+    """Refuses a tokenizer that cuts the start of a long text."""
+    path = os.path.join(folder, "tokenizer_config.json")
+    name, side = "truncation_side", json_files.optional(path).get("truncation_side")
+    if side is None:
+        path = os.path.join(folder, tokenizer_file.FILE_NAME)
+        fast = json_files.optional(path)
+        stated = json_files.field(fast, "truncation", dict, path, {})
+        name, side = "truncation.direction", stated.get("direction")
+    if side not in (None, "right", "Right"):
+        raise UserError(f"{path} has {name}={shown(side)}; allowed: 'right'")
 
 
 def last_id(folder: str) -> int:
