@@ -36,7 +36,7 @@ from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.modeling.foreign import huggingface_tokenizer
-from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.training import engine
 from export import huggingface_folder, saved_models
 
@@ -224,7 +224,10 @@ OPTIONS = {"albert": {"activation": gelu_tanh}}
 def write_made(folder, kind):
     """Writes the folder of a row of `MADE`; returns it and the oracle's weights."""
     own, oracle, config = MADE[kind]()
-    return write_folder(folder, own, **{"model_type": kind, **config}), oracle
+    write_folder(folder, own, **{"model_type": kind, **config})
+    if "pad_token_id" in config:
+        write_tokenizer_file(folder, config["pad_token_id"])
+    return folder, oracle
 
 
 # On both stacks those that differ most from BERT.
@@ -239,8 +242,6 @@ def write_made(folder, kind):
 )
 def test_vectors_are_numpys(tmp_path, kind):
     folder, oracle = write_made(tmp_path / kind, kind)
-    if kind == "mpnet":
-        write_tokenizer_file(folder)
     actual, trained = vectors(folder)
     wanted = expected(oracle, **OPTIONS.get(kind, {}))
     np.testing.assert_allclose(actual, wanted, atol=1e-5)
@@ -287,6 +288,8 @@ def test_a_tied_output_layer_stands_for_the_words(tmp_path, kind):
     own[DECODERS[kind]] = own.pop(words)
     config = {"model_type": kind, **config}
     folder = write_folder(tmp_path / kind, own, **config)
+    if kind == "roberta":
+        write_tokenizer_file(folder)
     loaded = foreign.find(str(folder)).load()
     wanted = oracle["embeddings.word_embeddings.weight"]
     np.testing.assert_array_equal(loaded[weights.WORDS], wanted)
@@ -302,6 +305,8 @@ def test_a_head_with_its_own_table_is_left_out(tmp_path, kind):
     words = own[f"{kind}.embeddings.word_embeddings.weight"]
     config |= {"model_type": kind, "tie_word_embeddings": False}
     folder = write_folder(tmp_path / kind, own | {DECODERS[kind]: words + 1}, **config)
+    if kind == "roberta":
+        write_tokenizer_file(folder)
     source = foreign.find(str(folder))
     assert "left out: the masked-LM head, whose output layer" in source.notes[0]
     loaded = source.load()
@@ -405,10 +410,7 @@ def narrow_albert(tmp_path):
 
 
 def relative(tmp_path):
-    own, _, config = mpnet()
-    folder = write_folder(tmp_path / "source", own, model_type="mpnet", **config)
-    write_tokenizer_file(folder)
-    return folder
+    return write_made(tmp_path / "source", "mpnet")[0]
 
 
 @pytest.mark.parametrize(
@@ -443,9 +445,8 @@ def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
 
 
 def test_mpnet_with_another_padding_is_not_written(tmp_path):
-    folder = relative(tmp_path)
-    write_tokenizer_file(folder, padding=0)
-    trained = opening.open_weights(str(folder))
+    trained = opening.open_weights(str(relative(tmp_path)))
+    trained.tokenizer.pad_id = 0
     with pytest.raises(UserError, match="padding token the id 0; allowed .*: 1, bec"):
         huggingface_folder.write(trained, str(tmp_path), POSITIONS, False)
 
@@ -550,11 +551,50 @@ def test_merges_that_cannot_be_read_are_named(tmp_path):
 @pytest.mark.parametrize("kind", ["roberta", "mpnet"])
 def test_a_tokenizer_that_needs_its_file_is_refused_without_it(tmp_path, kind):
     folder, _ = write_made(tmp_path / "folder", kind)
+    (folder / "tokenizer.json").unlink()
     if kind == "roberta":
-        (folder / "vocab.txt").unlink()
         (folder / "sentencepiece.bpe.model").write_text("")
     with pytest.raises(UserError, match="has no tokenizer.json, which its tokenizer"):
         opening.open_weights(str(folder))
+
+
+@pytest.mark.parametrize("kind", ["roberta", "mpnet"])
+def test_positions_follow_the_padding_of_the_tokenizer(tmp_path, kind):
+    folder, _ = write_made(tmp_path / "folder", kind)
+    write_tokenizer_file(folder, padding=0)
+    with pytest.raises(UserError, match="after the padding id 1, .* id 0; allowed: th"):
+        foreign.find(str(folder))
+    if kind == "mpnet":
+        # Its code has the padding id, whatever the configuration says.
+        write_tokenizer_file(folder)
+        config = folder / "config.json"
+        values = json.loads(config.read_text())
+        config.write_text(json.dumps(values | {"pad_token_id": 0}))
+        model = foreign.find(str(folder)).model
+        assert model["max_position_embeddings"] == POSITIONS
+
+
+def test_a_class_takes_its_rules_from_its_settings(tmp_path):
+    """transformers' RobertaTokenizer and MPNetTokenizer do."""
+    mpnet_folder, _ = write_made(tmp_path / "mpnet", "mpnet")
+    (tmp_path / "bpe").mkdir()
+    byte_pairs(tmp_path / "bpe", prefix_space=True)
+    for folder, changes, said in (
+        (tmp_path / "bpe", {}, "has add_prefix_space=True, .*config.json False"),
+        (mpnet_folder, {"do_lower_case": False}, "case and accents=lower case, .*cas"),
+    ):
+        path = str(folder / "tokenizer.json")
+        found = tokenizer_file.read(path)
+        settings = folder / "tokenizer_config.json"
+        settings.write_text(json.dumps(changes))
+        with pytest.raises(UserError, match=said):
+            huggingface_tokenizer._check_class(found, str(folder), path)
+        for same in (
+            {"add_prefix_space": True},
+            {**changes, "tokenizer_class": "PreTrainedTokenizerFast"},
+        ):
+            settings.write_text(json.dumps(same))
+            huggingface_tokenizer._check_class(found, str(folder), path)
 
 
 def test_vocabularies_are_the_folders(tmp_path):

@@ -267,6 +267,9 @@ class Architecture:
         """The number of rows in the position table before the first token's row."""
         if not self.positions_follow_padding:
             return 0
+        if self.relative_positions:
+            # MPNet's code has the padding id 1, whatever the configuration says.
+            return 2
         return json_files.field(config, "pad_token_id", int, path, 1, at_least=0) + 1
 
     def settings(self, config: Mapping[str, Any], path: str) -> dict[str, Any]:

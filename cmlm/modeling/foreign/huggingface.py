@@ -82,6 +82,14 @@ def read(folder: str) -> base.Source:
     notes += _notes_of_prompts(around.prompts) + around.notes
     tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
     notes += tokenizer.pop("notes", [])
+    padding = tokenizer.pop("padding")
+    skipped = architecture.skipped_positions(config, path)
+    # The positions of an architecture that skips some follow its padding id.
+    if skipped and padding not in (None, skipped - 1):
+        raise UserError(
+            f"{path} has positions after the padding id {skipped - 1}, its tokenizer "
+            f"has the padding id {padding}; allowed: the same id"
+        )
     spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
     if spare:
         model["vocab_size"] -= spare

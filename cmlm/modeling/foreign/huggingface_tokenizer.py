@@ -84,12 +84,45 @@ def read(folder: str, architecture: architectures.Architecture, rows: int) -> di
     else:
         return _wordpiece(folder, {}, rows)
     found = tokenizer_file.parse(values, path)
+    _check_class(found, folder, path)
     return {
         "vocab": found.tokens,
         "vocab_name": path,
         "tokenizer": values,
+        "padding": found.tokens.index(found.special["pad"]),
         "rules": found.rules.as_dict(),
     }
+
+
+def _check_class(found: tokenizer_file.TokenizerFile, folder: str, path: str) -> None:
+    """Refuses rules that transformers' class of the tokenizer takes from elsewhere.
+
+    Args:
+        found: what the tokenizer.json says.
+        folder: the folder of the encoder.
+        path: the file of the tokenizer.
+    """
+    where = os.path.join(folder, "tokenizer_config.json")
+    settings = json_files.optional(where)
+    if found.kind == "Unigram" or _is_general(folder, settings):
+        return
+    if found.kind == "BPE":
+        name, ours = "add_prefix_space", found.prefix_space
+        theirs = json_files.field(settings, name, bool, where, False)
+    else:
+        name, ours = "case and accents", Rules(found.lower_case, found.strip_accents)
+        theirs = _stated_case(settings)
+    if ours != theirs:
+        raise UserError(
+            f"{path} has {name}={ours}, {where} {theirs}, by default if it is silent; "
+            f"allowed: the same, or tokenizer_class={_GENERAL[0]!r}"
+        )
+
+
+def _stated_case(settings: dict) -> Rules:
+    """The case and accents that transformers takes from tokenizer_config.json."""
+    lowers = settings.get("do_lower_case")
+    return Rules(True if lowers is None else lowers, settings.get("strip_accents"))
 
 
 def _check_truncation(folder: str) -> None:
@@ -305,6 +338,7 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
     return {
         "vocab": vocab,
         "vocab_name": path if vocab else "",
+        "padding": vocab.index("[PAD]") if "[PAD]" in (vocab or ()) else None,
         "rules": rules,
         "notes": (
             []
@@ -321,8 +355,7 @@ def _note_of_case(settings: dict, lower_case: bool, strip_accents: bool) -> list
         settings: the content of tokenizer_config.json.
         lower_case, strip_accents: the rules that count here.
     """
-    lowers = settings.get("do_lower_case")
-    theirs = Rules(True if lowers is None else lowers, settings.get("strip_accents"))
+    theirs = _stated_case(settings)
     ours = Rules(lower_case, strip_accents)
     if theirs == ours:
         return []
