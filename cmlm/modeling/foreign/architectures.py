@@ -130,7 +130,7 @@ _ALBERT_FIELDS = {
 # transformers' default for the architectures with a projection.
 _EMBEDDING_SIZE = 128
 # Buffers, and layers after the encoder.
-_NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^classifier\."
+_NEVER_USED = r"(^|\.)(position_ids|token_type_ids)$|^(classifier|qa_outputs)\."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +419,7 @@ ARCHITECTURES = {
         head_bias="vocab_projector.bias",
         decoder="vocab_projector",
         fields=_DISTILBERT_FIELDS,
-        unused=r"^(pre_classifier|qa_outputs)\.",
+        unused=r"^pre_classifier\.",
         has_types=False,
     ),
     "electra": Architecture(
