@@ -274,6 +274,13 @@ def test_rows_for_conditions_come_after_all_positions_of_the_source(tmp_path):
     assert np.abs(arrays[weights.POSITIONS][POSITIONS:]).max() > 0
 
 
+@pytest.mark.parametrize("name", ["classifier", "qa_outputs"])
+def test_a_layer_for_another_task_is_unused(tmp_path, name):
+    layer = {f"{name}.weight": np.ones([2, HIDDEN], np.float32)}
+    folder = write_folder(tmp_path / "bert", torch_weights(prefix="bert.") | layer)
+    assert foreign.find(str(folder)).unused == list(layer)
+
+
 def test_rows_without_a_token_are_left_out(tmp_path, caplog):
     tensors = torch_weights(prefix="bert.") | head_weights()
     padded = dict(tensors)
@@ -410,8 +417,9 @@ def test_tokens_that_are_found_in_a_text_are_named(tmp_path):
     special = {"id": 0, "content": VOCAB[0], "special": True}
     found = {"id": 5, "content": VOCAB[5], "special": False}
     fast_tokenizer(added_tokens=[special, found])(folder)
-    (note,) = [n for n in foreign.find(str(folder)).notes if "added tokens" in n]
-    assert note.endswith(f"here they count as text: {VOCAB[5]}")
+    (warning,) = foreign.find(str(folder)).warnings
+    assert "added tokens" in warning
+    assert warning.endswith(f"here they count as text: {VOCAB[5]}")
 
 
 def test_added_tokens_with_rows_belong_to_the_vocabulary(tmp_path):
@@ -436,10 +444,18 @@ def test_prompts_are_left_to_the_user(tmp_path, default):
     folder = write_folder(tmp_path / "e5")
     write_prompts(folder, default)
     source = foreign.find(str(folder))
-    (note,) = source.notes[:1]
-    assert "not applied: 'query: ' (query), 'passage: ' (passage); write" in note
+    (warning,) = source.warnings
+    assert "not applied: 'query: ' (query), 'passage: ' (passage); write" in warning
     stated = json.loads((folder / modules.PROMPTS).read_text())["prompts"]
     assert source.prompts == stated
+
+
+def test_prompts_are_a_warning_without_settings_of_the_log(tmp_path, caplog):
+    folder = write_folder(tmp_path / "e5")
+    write_prompts(folder, None)
+    opening.open_weights(str(folder))
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert "e5: prompts are not applied: 'query: '" in record.getMessage()
 
 
 def test_settings_that_are_not_kept_are_named(tmp_path):

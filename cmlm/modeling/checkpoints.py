@@ -137,6 +137,8 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
     """
     arrays = source.load()
     kept = weights.assign(model, arrays, source.path)
+    for warning in source.warnings:
+        logger.warning("%s: %s", source.path, warning)
     for note in source.notes:
         logger.info("%s: %s", source.path, note)
     unused = [name for name in source.unused if not _BOOKKEEPING.search(name)]

@@ -52,6 +52,7 @@ class Source:
         prompts: texts that may precede a text, by name; no name has a `=`.
         unused: names of known weights that this project ignores.
         notes: assumptions, one sentence each.
+        warnings: settings that change vectors and are left to the user, likewise.
     """
 
     path: str
@@ -69,6 +70,7 @@ class Source:
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     unused: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
 
 
 def rename(

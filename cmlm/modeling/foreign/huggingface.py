@@ -79,7 +79,8 @@ def read(folder: str) -> base.Source:
     architecture.check_shapes(found, stored, model, config, path)
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around.pooling, ours, path, notes)
-    notes += _notes_of_prompts(around.prompts) + around.notes
+    notes += around.notes
+    warnings = _warnings_of_prompts(around.prompts)
     tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
     notes += tokenizer.pop("notes", [])
     padding = tokenizer.pop("padding")
@@ -100,7 +101,7 @@ def read(folder: str) -> base.Source:
     _check_arguments(transformer, length)
     added = huggingface_tokenizer.added_to_text(transformer)
     if added:
-        notes.append(
+        warnings.append(
             "the folder's tokenizer finds these added tokens in a text, and here they "
             f"count as text: {weights.listed(added)}"
         )
@@ -134,6 +135,7 @@ def read(folder: str) -> base.Source:
         prompts=around.prompts,
         unused=unused,
         notes=notes,
+        warnings=warnings,
     )
 
 
@@ -150,8 +152,8 @@ def _arrays(stored: tensors.Tensors, found: Mapping[str, str]) -> dict[str, np.n
     }
 
 
-def _notes_of_prompts(prompts: Mapping[str, str]) -> list[str]:
-    """The note on the prompts of a folder, by name; empty without a prompt."""
+def _warnings_of_prompts(prompts: Mapping[str, str]) -> list[str]:
+    """The warning of the prompts of a folder, by name; empty without a prompt."""
     shown_prompts = [
         f"{shown(text)} ({name})" for name, text in prompts.items() if text
     ]
