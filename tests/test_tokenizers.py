@@ -471,6 +471,36 @@ def test_other_rules_are_refused_by_name(tmp_path, part, value, said):
     assert str(refused.value).count(path) == 1
 
 
+@pytest.mark.parametrize(
+    ("has_charsmap", "has_one_space", "has_split", "allowed"),
+    [
+        (True, False, True, ""),
+        (True, True, False, ""),
+        (False, True, False, ""),
+        (True, False, False, "Metaspace after a Replace of repeated spaces"),
+        (False, True, True, "WhitespaceSplit after a Precompiled normalizer"),
+    ],
+)
+def test_sentencepiece_divides_words_as_the_steps_of_tokenizers(
+    tmp_path, has_charsmap, has_one_space, has_split, allowed
+):
+    made, path = pieces(tmp_path)[1]
+    one_space = normalizers.Replace(hugging_face.Regex(" {2,}"), " ")
+    steps = [made.normalizer] * has_charsmap + [one_space] * has_one_space
+    made.normalizer = normalizers.Sequence(steps)
+    split = [pre_tokenizers.WhitespaceSplit()] * has_split
+    made.pre_tokenizer = pre_tokenizers.Sequence([*split, pre_tokenizers.Metaspace()])
+    made.save(path)
+    if allowed:
+        with pytest.raises(UserError, match=f"allowed: {allowed}"):
+            tokenizer_file.check_spaces(tokenizer_file.load(path), path)
+        return
+    tokenizer_file.check_spaces(tokenizer_file.load(path), path)
+    text = "the  file\u3000is a\ttab" if has_charsmap else "the  file   is"
+    ours = open_tokenizer(path).tokenize(tf.constant([text])).to_list()
+    assert ours == [made.encode(text, add_special_tokens=False).ids]
+
+
 def test_a_copy_is_the_same_vocabulary(tmp_path):
     _, path = byte_pairs(tmp_path)
     (tmp_path / "run").mkdir()

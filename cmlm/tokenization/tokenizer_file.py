@@ -419,6 +419,27 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
     }
 
 
+def check_spaces(values: Mapping[str, Any], path: str) -> None:
+    """Refuses a Unigram model if SentencePiece divides words at other spaces.
+
+    `parse` does not, because runs of earlier versions may have such a file.
+
+    Args:
+        values: contents that `parse` takes.
+        path: their file, for messages.
+    """
+    normalizers = _steps(values.get("normalizer"), "normalizers")
+    kinds = {step["type"] for step in normalizers}
+    rules = [step.get("pattern") for step in normalizers]
+    if len(_steps(values.get("pre_tokenizer"), "pretokenizers")) == 1:
+        if not any(rule in _REPEATED_SPACES for rule in rules):
+            allowed = "Metaspace after a Replace of repeated spaces"
+            raise _refused(path, "pre_tokenizer", "Metaspace", allowed)
+    elif "Precompiled" not in kinds:
+        allowed = "WhitespaceSplit after a Precompiled normalizer"
+        raise _refused(path, "pre_tokenizer", "WhitespaceSplit", allowed)
+
+
 def _wordpiece(values, tokens, path) -> dict[str, Any]:
     del tokens
     model = values["model"]
