@@ -1,13 +1,14 @@
 """Commands as a user runs them, in forks of one warm process.
 
 A fork costs milliseconds, an import of TensorFlow seconds of a processor. Tests that
-kill a command, limit its files or change its environment start a process of their own.
+limit the files of a command or change its environment start a process of their own.
 """
 
 import atexit
 import functools
 import json
 import os
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -48,6 +49,28 @@ def run(
     )
 
 
+def signalled(
+    module: str,
+    *arguments: str,
+    path: os.PathLike | str = "",
+    signum: int = signal.SIGKILL,
+    workers: int = 1,
+) -> list[tuple[int, str]]:
+    """Runs `python -m module arguments` and sends it a signal.
+
+    Args:
+        module, arguments: the command.
+        path: the signal is sent as soon as this file exists; "": never.
+        signum: the signal.
+        workers: how many processes run the command; the first gets the signal.
+
+    Returns:
+        The exit code and the messages of each process.
+    """
+    order = [workers, str(path), signum, module, [str(value) for value in arguments]]
+    return _answers("tests.run_signalled", order)
+
+
 def repeatedly(
     module: str, cases: list[list[str]], prepare: str = ""
 ) -> list[tuple[int, str, str]]:
@@ -60,10 +83,16 @@ def repeatedly(
     Returns:
         The exit code, the output and the messages of each case.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "cases.json")
-        file.write_text(json.dumps([module, prepare, cases]))
-        done = run("tests.run_repeatedly", str(file))
-    answers = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
-    assert len(answers) == len(cases), done.stderr[-3000:]
+    answers = _answers("tests.run_repeatedly", [module, prepare, cases])
+    assert len(answers) == len(cases)
     return answers
+
+
+def _answers(module: str, order: list) -> list[tuple]:
+    """Runs a module on a file of JSON; returns the values of each line it prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "order.json")
+        file.write_text(json.dumps(order))
+        done = run(module, str(file))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]

@@ -6,11 +6,9 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,8 +24,6 @@ from cmlm.training import agreement, checkpoints, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.start import Start
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> str:
@@ -35,7 +31,7 @@ def text(tmp_path_factory) -> str:
 
 
 def run_config(text, *settings):
-    """The configuration of `command`, with dropout."""
+    """The configuration of `end`, with dropout."""
     dropout = {"model.dropout_rate": 0.2, "model.attention_dropout_rate": 0.2}
     more = dict(setting.split("=") for setting in settings)
     return toys.run_config(text, **dropout, **more)
@@ -60,38 +56,24 @@ def finished(text, tmp_path_factory) -> Finished:
     return Finished(run, start, validation)
 
 
-def command(text, directory, *settings) -> list[str]:
-    """`python -m cmlm.train` in a process of its own, which computes as this one.
+def end(text, directory, *settings, path: Path, signum: int) -> tuple[int, str]:
+    """Ends `python -m cmlm.train` by a signal as soon as it has written a file.
 
     It runs eagerly; `test_workers` kills and stops runs in graphs.
+
+    Returns:
+        Its exit code and messages.
     """
-    path = Path(directory).with_suffix(".yaml")
-    path.write_text(overrides.to_yaml(run_config(text)))
-    as_here = (
-        "import runpy, sys; "
-        "sys.path.append('tests'); "
-        "import conftest; "
-        "conftest.pytest_configure(); "
-        "conftest.tf.config.run_functions_eagerly(True); "
-        "runpy.run_module('cmlm.train', run_name='__main__', alter_sys=True)"
-    )
-    return [
-        sys.executable,
-        "-c",
-        as_here,
-        f"--config_file={path}",
-        f"--model_dir={directory}",
+    file = Path(directory).with_suffix(".yaml")
+    file.write_text(overrides.to_yaml(run_config(text)))
+    (ended,) = commands.signalled(
+        *("train_eagerly", f"--config_file={file}", f"--model_dir={directory}"),
         "--distribution_strategy=one_device",
         *(f"--params_override={setting}" for setting in settings),
-    ]
-
-
-def wait_for(path: Path, process: subprocess.Popen) -> None:
-    deadline = time.time() + 240
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.time() < deadline, f"no {path.name}"
-        time.sleep(0.02)
+        path=path,
+        signum=signum,
+    )
+    return ended
 
 
 @pytest.mark.large
@@ -99,28 +81,21 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     """A command is killed; this process takes its run to the end."""
     settings = [
-        *("trainer.train_steps=12", "trainer.checkpoint_interval=4"),
-        *("trainer.validation_interval=12", "trainer.validation_steps=1"),
+        *("trainer.train_steps=8", "trainer.checkpoint_interval=2"),
+        *("trainer.validation_interval=8", "trainer.validation_steps=1"),
     ]
     straight, killed = tmp_path / "straight", tmp_path / "killed"
-    # Killed at some step after the first checkpoint, wherever that is.
-    process = subprocess.Popen(
-        command(text, killed, *settings),
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    # Written last, and whole: from here on there is something to resume from.
-    wait_for(killed / "checkpoint", process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    # Killed at some step after the first checkpoint, wherever that is. This file is
+    # written last, and whole: from here on there is something to resume from.
+    path = killed / "checkpoint"
+    code, said = end(text, killed, *settings, path=path, signum=signal.SIGKILL)
+    assert code == -signal.SIGKILL, said
     config = run_config(text, *settings, "runtime.distribution_strategy=one_device")
     resumed = engine.build(config, str(killed))
-    assert resumed.trainer.step in (4, 8), "the run was over before it was killed"
+    assert resumed.trainer.step in (2, 4, 6), "the run was over before it was killed"
     engine.train(resumed)
     engine.train(engine.build(config, str(straight)), validate=False)
-    toys.assert_equal_checkpoints(straight / "ckpt-12", killed / "ckpt-12")
+    toys.assert_equal_checkpoints(straight / "ckpt-8", killed / "ckpt-8")
 
 
 def mirror_config(text, **values):
@@ -172,17 +147,12 @@ def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplo
 @pytest.mark.large
 def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
     directory = tmp_path / "run"
-    process = subprocess.Popen(
-        command(text, directory, "trainer.train_steps=100000"),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    code, stderr = end(
+        *(text, directory, "trainer.train_steps=100000"),
+        path=directory / "ckpt-10.index",
+        signum=signal.SIGTERM,
     )
-    wait_for(directory / "ckpt-10.index", process)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert code == 128 + signal.SIGTERM, stderr
     assert "Traceback" not in stderr
     assert "steps 0 to 100,000" in stderr
     step = int(re.search(r"stopped by SIGTERM at step (\d+)", stderr).group(1))
@@ -754,7 +724,7 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
     # A run that began in float32 goes on in float32 elsewhere.
     config = toys.run_config(text, **{"trainer.train_steps": 1})
     config.runtime.mixed_precision_dtype = "auto"
-    engine.train(engine.build(config, str(tmp_path)))
+    engine.train(engine.build(config, str(tmp_path)), validate=False)
     assert model_dir.read_config(str(tmp_path)).runtime.mixed_precision_dtype == (
         "float32"
     )

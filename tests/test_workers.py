@@ -1,16 +1,12 @@
 """Two workers on the loopback: equal to two replicas, and stopped in every way."""
 
-import contextlib
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
-import time
+import signal
 from pathlib import Path
 from unittest import mock
 
+import commands
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -24,53 +20,6 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import agreement, metrics_log
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def tf_configs() -> list[str]:
-    """TF_CONFIG of two workers on free ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        hosts = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    return [
-        json.dumps(
-            {
-                "cluster": {"worker": hosts},
-                "task": {"type": "worker", "index": index},
-            }
-        )
-        for index in range(2)
-    ]
-
-
-@contextlib.contextmanager
-def two_workers(*arguments):
-    """Starts a Python program twice, as worker 0 and worker 1."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, *map(str, arguments)],
-            cwd=ROOT,
-            env={**os.environ, "TF_CONFIG": config, "PYTHONPATH": f"{ROOT}"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for config in tf_configs()
-    ]
-    try:
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def output(process) -> tuple[str, str]:
-    return process.communicate(timeout=500)
-
 
 # ------------------------------------------------------------ in one process
 
@@ -153,10 +102,8 @@ def directory(tmp_path_factory) -> Path:
     """What two workers left of a run that was killed, and of `tests/worker.py`."""
     folder = tmp_path_factory.mktemp("workers")
     kill_a_run(folder)
-    with two_workers("tests/worker.py", folder) as started:
-        for process in started:
-            _, errors = output(process)
-            assert process.returncode == 0, errors
+    found = commands.signalled("worker", folder, workers=2)
+    assert [code for code, _ in found] == [0, 0], found
     return folder
 
 
@@ -173,28 +120,26 @@ def kill_a_run(folder: Path) -> None:
     config = toys.run_config(
         toys.write_corpus(folder / "corpus.txt"),
         **{
-            "trainer.train_steps": 60,
-            "trainer.validation_interval": 60,
+            "trainer.train_steps": 100_000,
+            "trainer.checkpoint_interval": 2,
+            "trainer.validation_interval": 100_000,
+            # Worker 0 alone shows the progress within a step.
+            "trainer.micro_batch_size": 2,
             "model.dropout_rate": 0.2,
             "model.attention_dropout_rate": 0.2,
         },
     )
     (folder / "killed.yaml").write_text(overrides.to_yaml(config))
     killed = folder / "killed"
-    with two_workers(
-        *("-m", "cmlm.train", f"--config_file={folder / 'killed.yaml'}"),
+    (zero, _), (one, errors) = commands.signalled(
+        *("cmlm.train", f"--config_file={folder / 'killed.yaml'}"),
         f"--model_dir={killed}",
         "--distribution_strategy=multi_worker_mirrored",
-    ) as started:
-        deadline = time.time() + 500
-        while tf.train.latest_checkpoint(str(killed)) is None:
-            assert started[0].poll() is None, output(started[0])
-            assert time.time() < deadline
-            time.sleep(0.02)
-        started[0].kill()
-        # The other one does not wait for it for ever.
-        _, errors = output(started[1])
-        assert started[1].returncode == 1
+        path=killed / "checkpoint",
+        workers=2,
+    )
+    # Worker 1 does not wait for the other one for ever.
+    assert (zero, one) == (-signal.SIGKILL, 1), errors
     assert errors.splitlines()[-1].startswith("error: worker 1 of 2 lost worker 0: ")
     assert "Traceback" not in errors
 
@@ -230,16 +175,18 @@ def test_two_workers_are_two_replicas(directory, two_replicas):
     assert zero["non-finite"] == one["non-finite"]
     assert "the loss of cmlm is not finite in step 5" in zero["non-finite"]
 
-    # A signal to worker 1 stops both, at one step, which is saved.
-    assert zero["stopped"] == one["stopped"]
-    step = int(re.fullmatch(r"stopped by SIGTERM at step (\d+)", one["stopped"])[1])
-    assert 5 <= step < 100_000
-    assert zero["latest"] == one["latest"] == str(directory / "run" / f"ckpt-{step}")
-    assert tf.train.latest_checkpoint(str(directory / "run")) == zero["latest"]
+
+@pytest.mark.large
+def test_a_signal_to_worker_1_stops_both_at_one_step(directory):
+    zero, one = of_workers(directory, "finish")
+    assert zero == one
+    for name in ("killed", "straight"):
+        begun, said, latest = one[name]
+        step = int(re.fullmatch(r"stopped by SIGTERM at step (\d+)", said)[1])
+        assert latest == str(directory / name / f"ckpt-{step}")
+        assert tf.train.latest_checkpoint(str(directory / name)) == latest
     # What one worker alone would leave, and nothing more.
-    names = {path.name for path in (directory / "run").iterdir()}
-    assert {name for name in names if not name.startswith("ckpt-")} == {
-        "best",
+    left = {
         "checkpoint",
         model_dir.METRICS,
         model_dir.PARAMS,
@@ -248,24 +195,21 @@ def test_two_workers_are_two_replicas(directory, two_replicas):
         vocabulary_file.FILE_NAME,
         f"{vocabulary_file.FILE_NAME}.json",
     }
-    events = (directory / "run" / model_dir.TENSORBOARD).rglob("events.*")
-    parts = sorted(path.parent.name for path in events)
-    assert parts == ["train", "validation"]
-    rows = metrics_log.read_metrics(str(directory / "run" / model_dir.METRICS))
-    validated = [row["step"] for row in rows if "validation/cmlm/loss" in row]
-    assert validated == list(range(2, step, 2))
+    for name, more in (("straight", set()), ("killed", {"best", "lock"})):
+        names = {path.name for path in (directory / name).iterdir()}
+        assert {each for each in names if not each.startswith("ckpt-")} == left | more
+    events = (directory / "straight" / model_dir.TENSORBOARD).rglob("events.*")
+    assert [path.parent.name for path in events] == ["train"]
 
 
 @pytest.mark.large
 def test_killed_and_resumed_equals_a_straight_run(directory):
-    begun = of_workers(directory, "finish")[1]
-    assert 10 <= begun["killed"] < 60 and begun["straight"] == 0
-    got, want = (
-        tf.train.load_checkpoint(str(directory / name / "ckpt-60"))
-        for name in ("killed", "straight")
-    )
-    for name in want.get_variable_to_shape_map():
-        if not name.startswith(("save_counter", "_CHECKPOINTABLE")):
-            np.testing.assert_array_equal(
-                got.get_tensor(name), want.get_tensor(name), err_msg=name
-            )
+    (begun, _, got), (start, _, want) = of_workers(directory, "finish")[1].values()
+    assert begun > start == 0
+    toys.assert_equal_checkpoints(got, want)
+    # The validation that the killed run owes comes first.
+    rows = metrics_log.read_metrics(str(directory / "killed" / model_dir.METRICS))
+    validated = [row["step"] for row in rows if "validation/cmlm/loss" in row]
+    assert validated == [begun, begun + 2]
+    events = (directory / "killed" / model_dir.TENSORBOARD).rglob("events.*")
+    assert [path.parent.name for path in events].count("validation") == 1

@@ -1,9 +1,8 @@
-"""One of two workers: `python tests/worker.py DIRECTORY`, with TF_CONFIG set.
+"""One of two workers, with TF_CONFIG set: `python -m worker DIRECTORY`.
 
 What it finds goes to DIRECTORY/worker-N.json (and .npz), which test_workers.py reads.
 """
 
-import gc
 import json
 import os
 import signal
@@ -82,7 +81,7 @@ def refusal(function, *arguments) -> str:
 
 
 def agree(strategy, directory: Path) -> dict:
-    """Steps, validation, masks, refusals, a non-finite loss, a run with a signal."""
+    """Steps, validation, masks, refusals, a non-finite loss."""
     # As in the process that compares.
     quick.optimize_graphs(False)
     number, _ = workers.cluster(strategy)
@@ -118,19 +117,6 @@ def agree(strategy, directory: Path) -> dict:
         trainer.train(1)
     except NonFiniteError as error:
         found["non-finite"] = str(error)
-
-    config = toys.run_config(text, **{"trainer.train_steps": 100_000})
-    config.trainer.checkpoint_interval = config.trainer.validation_interval = 2
-    # Worker 0 alone shows the progress within a step.
-    config.trainer.micro_batch_size = 2
-    run = engine.build(config, str(directory / "run"), strategy=strategy)
-    if number == 1:
-        signal_after(run, step=5)
-    try:
-        engine.train(run)
-    except engine.Stopped as stopped:
-        found["stopped"] = str(stopped)
-    found["latest"] = run.manager.latest_checkpoint
     return found
 
 
@@ -148,21 +134,31 @@ def signal_after(run, step: int) -> None:
 
 
 def finish(strategy, directory: Path) -> dict:
-    """Takes the run that was killed to its end, and makes another without a stop."""
+    """Resumes the run that was killed, and makes another; a signal stops both.
+
+    Returns:
+        For each run, where it began, its last words and its last checkpoint.
+    """
     found = {}
     for name in ("killed", "straight"):
         config = overrides.from_yaml(str(directory / "killed.yaml"))
         config.runtime.distribution_strategy = "multi_worker_mirrored"
+        config.trainer.validation_interval = config.trainer.checkpoint_interval
         run = engine.build(config, str(directory / name), strategy=strategy)
-        found[name] = run.trainer.step
-        engine.train(run, validate=False)
+        begun = run.trainer.step
+        if name == "killed":
+            # A loop of steps ends at each checkpoint.
+            last = begun + 2 * config.trainer.checkpoint_interval
+        if workers.cluster(strategy)[0] == 1:
+            signal_after(run, step=last)
+        try:
+            engine.train(run, validate=name == "killed")
+        except engine.Stopped as stopped:
+            found[name] = [begun, str(stopped), run.manager.latest_checkpoint]
     return found
 
 
 if __name__ == "__main__":
-    # As conftest.py has it: Python looks for garbage less often.
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
     where = Path(sys.argv[1])
     runtime = toys.run_config("unused").runtime
     runtime.distribution_strategy = "multi_worker_mirrored"

@@ -171,13 +171,23 @@ def _run(module: str, arguments: list[str], cwd: str, out: str, err: str) -> Non
     sys.path.append(cwd)
     sys.dont_write_bytecode = True
     tempfile.tempdir = None
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    become(module, arguments, out, err)
+
+
+def become(module: str, arguments: list[str], out: str, err: str) -> None:
+    """Turns a fork into `python -m module arguments`; it does not return.
+
+    Args:
+        module, arguments: the command.
+        out, err: files for what it prints.
+    """
     for path, number in ((os.devnull, 0), (out, 1), (err, 2)):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(path, flags), number)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, errors=errors)
+        open(number, mode, errors=errors, closefd=False)
         for number, mode, errors in (
             (0, "r", None),
             (1, "w", None),
