@@ -6,6 +6,7 @@ and exporter. The oracle is BERT in numpy in the layout of each.
 """
 
 import contextlib
+import copy
 import gc
 import json
 import logging
@@ -148,7 +149,7 @@ def relative_buckets(length):
     return buckets
 
 
-def forward(tensors, ids, activation=gelu, epsilon=1e-12):
+def forward(tensors, ids, activation=gelu, epsilon=1e-12, layers=LAYERS):
     """BertModel's last hidden state of one sentence: [tokens, HIDDEN]."""
     w = {name: value.astype(np.float64) for name, value in tensors.items()}
 
@@ -168,7 +169,7 @@ def forward(tensors, ids, activation=gelu, epsilon=1e-12):
     added = np.zeros([HEADS, 1, 1])
     if RELATIVE in w:
         added = w[RELATIVE][relative_buckets(len(ids))].transpose(2, 0, 1)
-    for number in range(LAYERS):
+    for number in range(layers):
         at = f"encoder.layer.{number}"
         # Heads one by one, as slices of the columns.
         q, k, v = (
@@ -1003,40 +1004,47 @@ def test_model_garden_checkpoint_gives_the_same_vectors(garden):
     assert trained.config.model.num_attention_heads == HEADS
 
 
-@pytest.fixture(params=["stateless dropout", "dropout with generators"])
-def dropout_state(request):
-    """Both of Keras' ways: with the second, a SavedModel holds the generators too."""
-    if request.param == "dropout with generators":
-        keras.backend.experimental.enable_tf_random_generator()
-    else:
-        keras.backend.experimental.disable_tf_random_generator()
+@pytest.fixture
+def dropout_with_generators():
+    """Keras' other way; a SavedModel holds the generators, too."""
+    keras.backend.experimental.enable_tf_random_generator()
     yield
     keras.backend.experimental.disable_tf_random_generator()
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("dropout_state")
-def test_saved_model_of_model_gardens_exporter_gives_its_vectors(garden, tmp_path):
+@pytest.mark.usefixtures("dropout_with_generators")
+def test_saved_model_with_generators_gives_its_vectors(garden, tmp_path):
+    assert_exported_vectors(garden, tmp_path, layers=LAYERS, with_mlm=False)
+
+
+@pytest.mark.large
+def test_saved_model_with_a_masked_lm_gives_its_vectors(garden, tmp_path):
+    assert_exported_vectors(garden, tmp_path, layers=1, with_mlm=True)
+
+
+def assert_exported_vectors(garden, tmp_path, layers, with_mlm) -> None:
+    """By Model Garden's exporter, which traces each layer many times."""
     import tensorflow_hub as hub
     from official.nlp.tools import export_tfhub_lib
 
-    config, folder = garden
+    config, folder = copy.deepcopy(garden[0]), garden[1]
+    config.get().num_layers = layers
     vocab_file = tmp_path / "uncased.txt"
     vocab_file.write_text("\n".join(VOCAB) + "\n")
     export_tfhub_lib.export_model(
         str(tmp_path / "hub"),
         encoder_config=config,
         model_checkpoint_path=tf.train.latest_checkpoint(str(folder)),
-        with_mlm=True,
+        with_mlm=with_mlm,
         vocab_file=str(vocab_file),
         do_lower_case=True,
     )
     actual, trained = vectors(tmp_path / "hub")
     assert trained.config.model.pooling == "pooler"
     assert trained.config.model.hidden_activation == "gelu_tanh"
-    np.testing.assert_allclose(
-        actual, expected(torch_weights(), "pooler", activation=gelu_tanh), atol=1e-5
-    )
+    oracle = expected(torch_weights(), "pooler", activation=gelu_tanh, layers=layers)
+    np.testing.assert_allclose(actual, oracle, atol=1e-5)
     published = hub.load(str(tmp_path / "hub"))
     ids = tf.constant([tokens_of(TEXTS[0])])
     inputs = {
