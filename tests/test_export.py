@@ -163,11 +163,11 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def second(toy_export, tmp_path_factory) -> Path:
-    """Version 2 of the toy's export, whose run vanished as soon as it had begun."""
+def second(source, tmp_path_factory) -> Path:
+    """An export as version 2, whose run vanished as soon as it had begun."""
     folder = tmp_path_factory.mktemp("second")
     run, out = folder / "run", folder / "out"
-    trained = model_dir.load_weights(shutil.copytree(toy_export.source, str(run)))
+    trained = model_dir.load_weights(shutil.copytree(source, str(run)))
     build = saved_models.preprocessor.build
 
     def build_without_the_run(*args):
@@ -185,6 +185,7 @@ def second(toy_export, tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.large
 def test_an_export_does_not_need_its_run_once_it_has_begun(second):
     written = second / "encoder" / "assets" / vocabulary_file.FILE_NAME
     assert written.read_text().splitlines() == model_dirs.VOCAB
@@ -192,8 +193,9 @@ def test_an_export_does_not_need_its_run_once_it_has_begun(second):
     assert "3 of 20 steps" in (second / model_card.FILE_NAME).read_text()
 
 
+@pytest.mark.large
 def test_a_version_of_another_number_is_served_beside_the_first(
-    toy_export, second, tmp_path
+    toy_export, source, second, tmp_path
 ):
     assert sorted(path.name for path in (second / "serving").iterdir()) == [
         *("2", "batching_parameters.txt", "models.config")
@@ -206,7 +208,7 @@ def test_a_version_of_another_number_is_served_beside_the_first(
         server_files.refuse_other_versions(serving, 3)
     server_files.refuse_other_versions(f"{second}/serving", 2)
     opened = opening.open_encoder(str(tmp_path))
-    vectors = opening.open_encoder(toy_export.path).encode(["a"])
+    vectors = opening.open_encoder(source).encode(["a"])
     model_dirs.assert_same(opened.encode(["a"]), vectors)
 
 
