@@ -211,6 +211,9 @@ def weights(trainer: Trainer) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module", params=list(OBJECTIVES))
 def case(request, data) -> Case:
+    # This fixture comes before `seeded`. From some seeds, a step brings all cosines so
+    # close together that rounding decides the order of scored pairs.
+    keras.utils.set_random_seed(3)
     # Its graphs are those of replicas and micro-batches.
     with toys.eagerly():
         return Case(request.param, data)
