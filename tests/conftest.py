@@ -132,7 +132,7 @@ def one_device() -> tf.distribute.Strategy:
     return tf.distribute.OneDeviceStrategy("CPU:0")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def two_replicas() -> tf.distribute.Strategy:
     from official.core import config_definitions
 

@@ -219,6 +219,12 @@ def case(request, data) -> Case:
         return Case(request.param, data)
 
 
+@pytest.fixture(scope="module")
+def on_replicas(case, two_replicas) -> Trainer:
+    """The case's trainer on two replicas, in micro-batches, before its first step."""
+    return case.build(two_replicas, micro_batch_size=2)
+
+
 def test_two_steps_train(case):
     for metrics in case.metrics:
         assert np.isfinite(list(metrics.values())).all()
@@ -268,9 +274,9 @@ def test_gradient_is_that_of_the_loss(case):
 
 
 @each_in_a_graph
-def test_replicas_and_micro_batches_change_nothing(case, two_replicas):
+def test_replicas_and_micro_batches_change_nothing(case, on_replicas):
     """In a graph; the case ran eagerly."""
-    assert_two_steps_are_the_same(case, two_replicas)
+    assert_two_steps_are_the_same(case, on_replicas)
 
 
 @pytest.mark.large
@@ -278,11 +284,11 @@ def test_replicas_and_micro_batches_do_not_change_a_regression(data, two_replica
     """The loss of scored pairs that compares none."""
     with toys.eagerly():
         case = Case("scored", data, loss="cosine")
-    assert_two_steps_are_the_same(case, two_replicas)
-
-
-def assert_two_steps_are_the_same(case: Case, two_replicas) -> None:
     trainer = case.build(two_replicas, micro_batch_size=2)
+    assert_two_steps_are_the_same(case, trainer)
+
+
+def assert_two_steps_are_the_same(case: Case, trainer: Trainer) -> None:
     for name, variable in variables(trainer).items():
         variable.assign(case.start[name])
     for want in case.metrics:
@@ -308,18 +314,18 @@ def few_rows(case: Case, count: int) -> tf.data.Dataset:
 
 
 @each_in_a_graph
-def test_a_replica_without_rows_changes_no_validation(case, two_replicas):
+def test_a_replica_without_rows_changes_no_validation(case, on_replicas):
     """In a graph; the case runs eagerly."""
-    trainer = case.build(two_replicas, micro_batch_size=2)
     rows = few_rows(case, 3)
-    for one in (case.trainer, trainer):
+    for one in (case.trainer, on_replicas):
         for name, variable in variables(one).items():
             variable.assign(case.start[name])
         objective = one.objectives[case.name]
         objective.validation_dataset = lambda context: rows
     with toys.eagerly():
         want = case.trainer.evaluate(-1)
-    got = trainer.evaluate(-1)
+    assert np.isfinite(want[f"{case.name}/loss"])
+    got = on_replicas.evaluate(-1)
     assert got.keys() == want.keys()
     for key in want:
         # Which sentence is whose wrong neighbour depends on the micro-batch.
@@ -394,7 +400,6 @@ def run_config(data: Path, names, **values):
         "runtime.distribution_strategy": "one_device",
         "trainer.checkpoint_interval": 1,
         "trainer.summary_interval": 1,
-        "trainer.validation_steps": 1,
         "trainer.best_checkpoint_metric": "",
         "trainer.optimizer.warmup_steps": 2,
         **values,
@@ -408,7 +413,6 @@ def run_config(data: Path, names, **values):
         # The cases have several languages; here they would double the pipelines.
         configure(getattr(config.task, name), name, data, ["en"])
     config.validate()
-    config.trainer.validation_interval = config.trainer.train_steps
     return config
 
 
@@ -420,16 +424,18 @@ def trained_rows(directory: Path) -> list[dict]:
 @pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_a_run_of_all_logs_each_and_a_checkpoint_has_all(data, tmp_path):
-    """The graph of all would take minutes to build."""
+    """The graph of all would take minutes to build.
+
+    `test_a_replica_without_rows_changes_no_validation` validates each.
+    """
     # The projection is a part that only the teacher's width makes.
     values = {"task.distill.projection": "linear", "trainer.train_steps": 1}
     run = engine.build(run_config(data, OBJECTIVES, **values), str(tmp_path))
     trainer = run.trainer
     begun = weights(trainer)
-    validation = engine.train(run)
+    engine.train(run, validate=False)
     (row,) = trained_rows(tmp_path)
     for name in OBJECTIVES:
-        assert np.isfinite(validation[f"{name}/loss"])
         assert row[f"train/{name}/loss"] > 0
         assert row[f"train/{name}/gradient_norm"] > 0
 
