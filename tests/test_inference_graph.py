@@ -32,6 +32,11 @@ def perturbed(**settings):
     return model
 
 
+def in_a_graph(model, precision="float32"):
+    graph = inference_graph.build(model.encoder, model.config, precision)
+    return tf.function(graph.__call__, autograph=False)
+
+
 def batch(types=False) -> dict[str, tf.Tensor]:
     """Rows of every length, the last without any token."""
     random = np.random.default_rng(3)
@@ -59,7 +64,7 @@ def batch(types=False) -> dict[str, tf.Tensor]:
 )
 def test_vectors_are_the_encoders(settings):
     model = perturbed(**settings)
-    graph = tf.function(inference_graph.build(model.encoder, model.config).__call__)
+    graph = in_a_graph(model)
     for types in (False, True):
         inputs = batch(types)
         expected = model.encoder(inputs, training=False)["default"]
@@ -73,9 +78,7 @@ def test_vectors_are_numpys():
     inputs = {name: value[:3] for name, value in batch().items()}
     ids, mask = inputs["input_word_ids"].numpy(), inputs["input_mask"].numpy()
     tokens = oracles.bert(oracles.weights_by_name(model.encoder), ids, mask, LAYERS)
-    actual = tf.function(inference_graph.build(model.encoder, model.config).__call__)(
-        inputs
-    )
+    actual = in_a_graph(model)(inputs)
     expected = oracles.pool(tokens, mask, "mean")
     np.testing.assert_allclose(actual["default"], expected, atol=1e-5)
 
@@ -83,10 +86,7 @@ def test_vectors_are_numpys():
 def test_bfloat16_is_near_and_comes_out_as_float32():
     model = perturbed()
     inputs = {name: value[:4] for name, value in batch().items()}
-    graph = tf.function(
-        inference_graph.build(model.encoder, model.config, "bfloat16").__call__
-    )
-    actual = graph(inputs)["default"]
+    actual = in_a_graph(model, "bfloat16")(inputs)["default"]
     assert actual.dtype == tf.float32
     expected = model.encoder(inputs, training=False)["default"]
     cosines = tf.reduce_sum(
@@ -98,7 +98,7 @@ def test_bfloat16_is_near_and_comes_out_as_float32():
 
 def test_no_rows_give_no_vectors():
     model = perturbed()
-    graph = tf.function(inference_graph.build(model.encoder, model.config).__call__)
+    graph = in_a_graph(model)
     nothing = tf.zeros([0, 3], tf.int32)
     vectors = graph({"input_word_ids": nothing, "input_mask": nothing})["default"]
     assert vectors.shape == (0, model.config.hidden_size)
@@ -219,7 +219,7 @@ def test_matrices_are_variables():
     model = perturbed()
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in batch(types=True)}
     graph = inference_graph.build(model.encoder, model.config)
-    function = tf.function(graph.__call__, input_signature=[spec])
+    function = tf.function(graph.__call__, input_signature=[spec], autograph=False)
     traced = function.get_concrete_function().graph
     assert len(traced.variables) == 3 + 4 * LAYERS
     # Held once by every function around this one, and by every copy of the graph.

@@ -224,7 +224,7 @@ def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
         lambda _: toys.bitext_batch(4)
     )
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(batches):
         def of_replica(batch):
             return gradients(batch, 1.0, model.encoder.trainable_variables)[0][0]

@@ -248,7 +248,9 @@ def test_graphs_outside_of_the_step_are_plain():
     inputs = encoder.dummy_inputs()
 
     def graph(training):
-        function = tf.function(lambda: encoder(inputs, training=training)["default"])
+        function = tf.function(
+            lambda: encoder(inputs, training=training)["default"], autograph=False
+        )
         return function.get_concrete_function()
 
     # Exports and validation are built like this.
