@@ -187,9 +187,10 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
         pytest.skip(f"trains as {trained[found]} does")
     trained[found] = path.stem
     shrink(config)
-    for stage in stages.plan(config, run_dir):
+    planned = stages.plan(config, run_dir)
+    for stage in planned:
         run = engine.build(stage.config, stage.directory, stage.stacked_on)
-        engine.train(run)
+        engine.train(run, validate=stage is planned[-1])
     assert run.trainer.step == 2
     seen = {name: count.numpy() for name, count in run.trainer.batches_seen.items()}
     assert all(seen.values())
