@@ -855,6 +855,10 @@ def with_length(value):
             fast_tokenizer(continuing_subword_prefix="@@"),
             "model.continuing_subword_prefix='@@'; allowed: '##'",
         ),
+        (
+            fast_tokenizer(unk_token="the"),
+            r"model.unk_token='the'; allowed: '\[UNK\]'",
+        ),
         (side_file("vocab.txt", "a\0b\n" + "\n".join(VOCAB)), "line 1 has .*NUL"),
         (side_file("vocab.txt", "\n".join([*VOCAB, "x" * 900_000])), "characters"),
     ],

@@ -473,6 +473,7 @@ def _check_division(fast: dict, normalizer: dict, is_general: bool, path: str) -
         ("normalizer", normalizer, "clean_text", True, False),
         ("pre_tokenizer", splitter, "type", "BertPreTokenizer", is_general),
         ("model", fast.get("model"), "continuing_subword_prefix", "##", False),
+        ("model", fast.get("model"), "unk_token", "[UNK]", False),
     ):
         value = values.get(key) if isinstance(values, dict) else None
         if value != allowed and (is_needed or value is not None):
