@@ -140,7 +140,7 @@ def _bitext(pairs: int) -> str:
     folder = os.path.join(FLAGS.output, f"bitext-{pairs}")
     os.makedirs(folder, exist_ok=True)
     entries = []
-    for pair, patterns in languages.split(FLAGS.bitext_data, "--bitext_data").items():
+    for pair, patterns in languages.split(FLAGS.bitext_data).items():
         path = os.path.join(folder, f"{pair}.tsv.gz")
         entries.append(f"{pair}={path}" if pair else path)
         if os.path.exists(path):

@@ -219,7 +219,7 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     )
     assert other.returncode == 1
     (line,) = other.stderr.splitlines()
-    assert "fitted with another model" in line
+    assert "was fitted for the fingerprint" in line
 
 
 def test_a_deviation_over_runs_replaces_those_over_seeds():

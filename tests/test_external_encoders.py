@@ -231,7 +231,7 @@ def test_stored_vectors_are_an_encoder(tmp_path):
     with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
         opening.open_encoder(f"vectors:{npy}:{text}")
     np.save(npy, np.zeros([2, 2], np.float32))
-    with pytest.raises(UserError, match="3 lines, .* shape"):
+    with pytest.raises(UserError, match="3 lines, .* has 2 vectors"):
         external.StoredVectors(str(text), str(npy))
     np.save(npy, np.array([{}] * 3), allow_pickle=True)
     with pytest.raises(UserError, match="cannot read"):

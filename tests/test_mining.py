@@ -480,7 +480,7 @@ def test_a_text_whose_growth_was_killed_goes_on(tmp_path, monkeypatch, module, n
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(module, name, killed)
         write_folder(tmp_path / "grown", lines[:35])
-    with pytest.raises(UserError, match="that wrote it again, or delete"):
+    with pytest.raises(UserError, match="cmlm.encode command that wrote it again"):
         encoded.read(str(tmp_path / "grown"), "--source")
     for number in (35, 45):
         copy, whole = (tmp_path / f"{kind}{number}" for kind in ("copy", "whole"))
