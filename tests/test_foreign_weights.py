@@ -16,6 +16,7 @@ import shutil
 import time
 from pathlib import Path
 
+import ml_dtypes
 import model_dirs
 import numpy as np
 import pytest
@@ -26,14 +27,16 @@ import toys
 from oracles import gelu, layer_norm, softmax
 
 from cmlm.common import json_files
-from cmlm.common.keras import keras
+from cmlm.common.keras import building, keras
 from cmlm.config import loading
 from cmlm.encoders import fingerprints, model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
-from cmlm.modeling import foreign, weights
+from cmlm.modeling import checkpoints, foreign, weights
 from cmlm.modeling import pooling as pooling_lib
 from cmlm.modeling.foreign import modules, tf_hub
+from cmlm.modeling.foreign import tensors as tensors_lib
+from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, warm_start
 from export import huggingface_folder, saved_models
@@ -260,6 +263,52 @@ def test_an_encoder_takes_its_temporary_files_with_it(tmp_path):
     del encoder
     gc.collect()
     assert not folder.exists()
+
+
+def test_weights_that_a_source_lacks_have_the_values_of_the_seed(tmp_path):
+    tensors = {k: v for k, v in torch_weights().items() if "pooler" not in k}
+    folder = str(write_folder(tmp_path / "bert", tensors))
+    trained = opening.open_weights(folder)
+    with building(trained.config.trainer.seed):
+        model = SentenceModel(trained.config.model)
+    checkpoints.take(model, foreign.find(folder))
+    want = weights.read(model.encoder, trained.config.model)
+    arrays = weights.read(trained.encoder, trained.config.model)
+    assert arrays.keys() == want.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, want[name], err_msg=name)
+    assert arrays[f"{weights.POOLER}/kernel"].any()
+
+
+def test_opening_draws_no_value_that_the_source_replaces(tmp_path, monkeypatch):
+    folder = str(write_folder(tmp_path / "bert"))
+    run = model_dirs.write(tmp_path / "run")
+    drawn = []
+
+    def draw(self, shape, dtype=None, **_):
+        drawn.append(tuple(shape))
+        return tf.zeros(shape, dtype)
+
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", draw)
+    model = opening.open_weights(folder).config.model
+    positions = (model.max_position_embeddings, HIDDEN)
+    assert drawn == [positions, (HIDDEN, HIDDEN)]
+    drawn.clear()
+    opening.open_weights(run)
+    assert not drawn
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_a_large_weight_is_read_in_blocks(tmp_path, monkeypatch, dtype):
+    stored = np.arange(35, dtype=np.float32).reshape(7, 5).astype(dtype)
+    path = tmp_path / tensors_lib.FILE_NAME
+    safetensors.numpy.save_file({"table": stored, "one": np.array(stored[0, 0])}, path)
+    monkeypatch.setattr(tensors_lib, "_BLOCK", 12)
+    folder = tensors_lib.Tensors(str(tmp_path))
+    array = folder.read("table")
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, stored.astype(np.float32))
+    assert folder.read("one") == 0
 
 
 @pytest.mark.large

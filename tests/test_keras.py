@@ -8,7 +8,7 @@ import tensorflow_hub as hub
 from official.modeling import optimization
 from official.nlp import modeling
 
-from cmlm.common.keras import building, keras
+from cmlm.common.keras import building, keras, undrawn
 
 
 def test_layers_of_tf_hub_are_ours():
@@ -48,3 +48,30 @@ def test_layers_of_an_opened_encoder_are_float32_under_any_policy():
     with building(7):
         assert keras.layers.Dense(3).compute_dtype == "float32"
     assert keras.layers.Dense(3).compute_dtype == "bfloat16"
+
+
+def _three_layers():
+    start = keras.initializers.TruncatedNormal(stddev=0.02)
+    layers = [keras.layers.Embedding(5, 3, embeddings_initializer=start)]
+    layers += [keras.layers.Dense(3, use_bias=False), keras.layers.LayerNormalization()]
+    for layer in layers:
+        layer.build((None, 3))
+    return [layer.weights[0] for layer in layers]
+
+
+def test_undrawn_weights_are_zero_until_they_are_drawn():
+    with building(7):
+        want = [variable.numpy() for variable in _three_layers()]
+    with building(7), undrawn() as draw:
+        variables = _three_layers()
+        assert not any(variable.numpy().any() for variable in variables)
+        for variable in reversed(variables):
+            draw(variable)
+    for variable, array in zip(variables, want, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), array)
+
+
+def test_variables_without_a_drawn_value_keep_theirs():
+    with undrawn():
+        assert tf.Variable([1.0, 2.0]).numpy().tolist() == [1, 2]
+        assert tf.Variable(lambda: tf.ones([2])).numpy().tolist() == [1, 1]

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from cmlm.common import checksums
+from cmlm.common import checksums, shared_memory
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
@@ -27,7 +27,7 @@ def fingerprint(opened: OpenedWeights) -> str:
     # pooler that vectors do not depend on is not trainable, so it is left out.
     weights = []
     for variable in opened.encoder.trainable_variables:
-        array = np.ascontiguousarray(variable.numpy(), "<f4")
+        array = np.ascontiguousarray(shared_memory.as_array(variable), "<f4")
         content = hashlib.sha256(array).hexdigest()
         weights.append(f"{list(array.shape)} {content}")
     config = opened.config.model

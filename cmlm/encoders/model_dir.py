@@ -5,6 +5,7 @@ docs/training.md lists the files.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -16,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.common.keras import building
+from cmlm.common.keras import building, undrawn
 from cmlm.config import experiment, overrides
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
@@ -183,13 +184,15 @@ def load_weights(
             "vocabulary of the run"
         )
     # With the run's seed, a model without a checkpoint has the run's initial weights.
-    with building(config.trainer.seed):
+    is_untrained = checkpoint == "untrained"
+    initial = contextlib.nullcontext() if is_untrained else undrawn()
+    with building(config.trainer.seed), initial:
         model = SentenceModel(config.model)
         if reading.sentence_vector == "projected":
             model.projection()
         if part == SECOND_ENCODER:
             model.second_encoder()
-    if checkpoint == "untrained":
+    if is_untrained:
         _give_initial_weights(model, config, model_dir)
     else:
         checkpoint = find_checkpoint(model_dir, config, checkpoint)

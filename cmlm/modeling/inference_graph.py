@@ -47,7 +47,7 @@ class InferenceEncoder(tf.Module):
 
     Args:
         config: the encoder's configuration.
-        arrays: the encoder's weights, from `weights.read`.
+        arrays: the encoder's weights by the names of `weights`.
         projection: P(v); needed only for `sentence_vector="projected"`.
         precision: the precision of the layers, one of `choices.PRECISIONS`.
             Embeddings, pooling and vectors are always float32: they cost little, and
@@ -245,5 +245,9 @@ def build(
         config: the resolved configuration, with `vocab_size` set.
         precision: one of `choices.PRECISIONS`.
     """
-    arrays = weights.read(encoder, config)
+    arrays = weights.read(encoder, config, without=_TABLES)
+    # A new variable can share the memory of a tensor, but not that of an array.
+    variables = weights.encoder_variables(encoder)
+    tables = {name: variables[name].read_value() for name in _TABLES & variables.keys()}
+    arrays |= tables
     return InferenceEncoder(config, arrays, encoder.projection, precision)

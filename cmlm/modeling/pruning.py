@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from cmlm.common.keras import building
+from cmlm.common.keras import building, undrawn
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, weights
 from cmlm.modeling.encoder_config import EncoderConfig
@@ -108,8 +108,10 @@ def prune_foreign(
     before = _count(arrays)
     for name in weights.BY_TOKEN & arrays.keys():
         arrays[name] = arrays[name][kept]
-    with building(seed):
+    with building(seed), undrawn() as draw:
         model = SentenceModel(config)
+        for variable in weights.optional_variables(model.encoder):
+            draw(variable)
         if any(name.startswith(weights.MASKED_LM) for name in arrays):
             model.masked_lm()
     weights.assign(model, arrays, source.path)

@@ -23,12 +23,12 @@ masked_lm/output_bias/bias                                   output is tied to t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import fields
+from cmlm.common import fields, shared_memory
 from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling
 from cmlm.modeling.encoder import EncoderNetwork
@@ -115,6 +115,16 @@ def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
     return found
 
 
+def optional_variables(encoder: EncoderNetwork) -> list[tf.Variable]:
+    """Returns the variables of an encoder that a source may lack, in whole or part."""
+    variables = encoder_variables(encoder)
+    return [
+        variables[name]
+        for name in (POSITIONS, f"{POOLER}/kernel", f"{POOLER}/bias")
+        if name in variables
+    ]
+
+
 def head_variables(head) -> dict[str, tf.Variable]:
     """Returns the variables of a masked-LM head, without the tied embedding table."""
     return {
@@ -126,20 +136,24 @@ def head_variables(head) -> dict[str, tf.Variable]:
     }
 
 
-def read(encoder: EncoderNetwork, config: EncoderConfig) -> dict[str, np.ndarray]:
+def read(
+    encoder: EncoderNetwork, config: EncoderConfig, without: Collection[str] = ()
+) -> dict[str, np.ndarray]:
     """Reads the weights out of an encoder.
 
     Args:
         encoder: built from `config`.
         config: the resolved configuration, with `vocab_size` set.
+        without: the names of weights to leave out.
 
     Returns:
-        float32 arrays by name, BERT's pooler included.
+        Read-only float32 arrays by name, BERT's pooler included.
     """
     wanted = shapes(config)
     return {
-        name: variable.numpy().reshape(wanted[name])
+        name: shared_memory.as_array(variable).reshape(wanted[name])
         for name, variable in encoder_variables(encoder).items()
+        if name not in without
     }
 
 
@@ -154,7 +168,8 @@ def assign(
 
     Args:
         model: the model to change; no head is added.
-        weights: arrays by the names above.
+        weights: arrays by the names above. The model may keep the memory of the word
+            embeddings, so the caller must not change them later.
         source: the origin of the weights, for messages.
 
     Returns:
@@ -184,7 +199,11 @@ def assign(
         array = np.asarray(weights[name], np.float32)
         if name == POSITIONS and len(array) < variable.shape[0]:
             array = np.concatenate([array, variable.numpy()[len(array) :]])
-        variable.assign(array.reshape(variable.shape))
+        array = array.reshape(variable.shape)
+        if name == WORDS:
+            # The copies of the largest weight would take most of the memory.
+            array = shared_memory.as_tensor(array)
+        variable.assign(array)
     return missing
 
 

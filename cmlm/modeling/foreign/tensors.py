@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 import ml_dtypes
@@ -9,11 +10,13 @@ import numpy as np
 import safetensors
 import tensorflow as tf
 
-from cmlm.common import json_files
+from cmlm.common import json_files, shared_memory
 from cmlm.errors import UserError, one_line
 
 FILE_NAME = "model.safetensors"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+# The most numbers that are copied at once.
+_BLOCK = 2**22
 
 
 class Tensors:
@@ -31,28 +34,39 @@ class Tensors:
         else:
             refuse_pickle(folder)
             raise UserError(f"{folder} has no {FILE_NAME}")
-        self._files = [_open(path) for path in paths]
-        self._where = {
-            name: (file, path)
-            for file, path in zip(self._files, paths, strict=True)
+        self._files = {path: _open(path) for path in paths}
+        self._path = {
+            name: path
+            for path, file in self._files.items()
             for name in file.keys()  # noqa: SIM118  (not a mapping)
         }
 
     def __iter__(self):
-        return iter(self._where)
+        return iter(self._path)
 
     def shape(self, name: str) -> list[int]:
         """The shape of an array."""
-        file, _ = self._where[name]
+        file = self._files[self._path[name]]
         return list(file.get_slice(name).get_shape())
 
     def read(self, name: str) -> np.ndarray:
         """Reads an array as float32."""
-        file, path = self._where[name]
-        kind = file.get_slice(name).get_dtype()
+        path = self._path[name]
+        kind = self._files[path].get_slice(name).get_dtype()
         if kind not in ("F32", "F16", "BF16", "F64"):
             raise UserError(f"{path} has {name} as {kind}; allowed: F32, F16, BF16")
-        return np.asarray(file.get_tensor(name)).astype(np.float32, copy=False)
+        shape = self.shape(name)
+        # The pages of a file stay in memory as long as it is open, so each reading
+        # opens it anew.
+        if math.prod(shape) <= _BLOCK:
+            array = np.asarray(_open(path).get_tensor(name))
+            return array.astype(np.float32, copy=False)
+        array = shared_memory.empty_array(shape)
+        rows = max(1, _BLOCK // math.prod(shape[1:]))
+        for start in range(0, len(array), rows):
+            stop = min(start + rows, len(array))
+            array[start:stop] = _open(path).get_slice(name)[start:stop]
+        return array
 
 
 def _open(path: str):
