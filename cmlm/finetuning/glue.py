@@ -32,15 +32,24 @@ class GlueTask(Task):
     """A task with tab-separated files.
 
     Attributes:
+        folder: the folder of the task's files.
         label: the column of the label or score.
         columns: the names of all columns, for labelled files without a header.
         may_be_damaged: leave out rows that are too short; QQP has such rows.
     """
 
-    within: str = "glue"
+    folder: str
     label: str
     columns: tuple[str, ...] = ()
     may_be_damaged: bool = False
+
+    def find(self, source: reading.DataDir, name: str) -> list[str]:
+        """See `Task.find`.
+
+        The file lies in the task's folder, directly or within GLUE's folder, or
+        `source` is the task's folder itself.
+        """
+        return [source.find(f"{self.folder}/{name}", name, within="glue")]
 
     def read(self, path: str, with_labels: bool = True) -> Iterator[Row]:
         """See `Task.read`.
@@ -85,8 +94,7 @@ class GlueTask(Task):
         text = text.strip()
         if self.is_regression:
             return reading.parse_score(text, _LOWEST, _HIGHEST, where)
-        classes = {label: number for number, label in enumerate(self.labels)}
-        return reading.parse_label(text, classes, where)
+        return reading.parse_label(text, self.classes, where)
 
     def write_predictions(
         self, file: TextIO, indices: Iterable[str], logits: np.ndarray

@@ -70,11 +70,10 @@ class FileTask(Task):
     def _parse(self, label: str, where: str) -> float | tuple[float, ...]:
         if self.is_regression:
             return labelled_files.number_of(label, where)
-        classes = {name: number for number, name in enumerate(self.labels)}
         if not self.is_several:
-            return reading.parse_label(label, classes, where)
+            return reading.parse_label(label, self.classes, where)
         chosen = [
-            reading.parse_label(name, classes, where)
+            reading.parse_label(name, self.classes, where)
             for name in labelled_files.names_of(label)
         ]
         return tuple(float(number in chosen) for number in range(len(self.labels)))
@@ -144,8 +143,6 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         )
     return FileTask(
         name=f"{PREFIX}{path}",
-        folder="",
-        within="",
         labels=names,
         figures=_FIGURES[column],
         train=_TRAIN,
@@ -188,8 +185,6 @@ def from_description(about: dict) -> FileTask:
     column = about["column"]
     return FileTask(
         name="",
-        folder="",
-        within="",
         labels=tuple(about["labels"]),
         figures=_FIGURES[column],
         texts=tuple(about["texts"]),

@@ -55,8 +55,6 @@ class ReviewsTask(Task):
 
 TASK = ReviewsTask(
     name="amazon",
-    folder="amazon-dataset",
-    within="amazon-reviews",
     texts=("title", "text"),
     labels=("negative", "positive"),
     figures=("accuracy",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
@@ -62,8 +63,6 @@ class Task:
 
     Attributes:
         name: the name in `--task`.
-        folder: the folder of the task's files.
-        within: the folder that may hold `folder`.
         texts: the columns of the one or two texts of an example.
         labels: the classes, class 0 first; empty if the task asks for a score.
         is_several: whether an example has any number of the labels.
@@ -81,8 +80,6 @@ class Task:
     """
 
     name: str
-    folder: str
-    within: str
     texts: tuple[str, ...]
     labels: tuple[str, ...]
     figures: tuple[str, ...]
@@ -98,6 +95,11 @@ class Task:
     @property
     def is_regression(self) -> bool:
         return not self.labels
+
+    @functools.cached_property
+    def classes(self) -> dict[str, int]:
+        """The number of each label."""
+        return {label: number for number, label in enumerate(self.labels)}
 
     @property
     def needed(self) -> list[str]:
@@ -129,13 +131,10 @@ class Task:
     def find(self, source: reading.DataDir, name: str) -> list[str]:
         """The paths of a file of the task, by its name in `train`, `dev` and so on.
 
-        The file lies in the task's folder, directly or within GLUE's folder, or
-        `source` is the task's folder itself.
-
         Raises:
             reading.MissingData: the file is missing.
         """
-        return [source.find(f"{self.folder}/{name}", name, within=self.within)]
+        raise NotImplementedError
 
     def examples(
         self, name: str, paths: Sequence[str], with_labels: bool = True
