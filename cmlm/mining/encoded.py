@@ -72,7 +72,6 @@ def write(
         name,
         memory,
         whole=directory,
-        grows=True,
     )
     encoded = vectors.encode(
         found,

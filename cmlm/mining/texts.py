@@ -140,7 +140,6 @@ def gather(
     name: str,
     memory: int,
     whole: str = "",
-    grows: bool = False,
 ) -> Texts:
     """Writes the distinct lines of a text in the order of their first occurrence.
 
@@ -150,10 +149,10 @@ def gather(
             reused.
         name: the text's name in messages.
         memory: the memory limit in bytes.
-        whole: the folder that holds the directory and other files of this text, for
-            messages; "": the directory itself.
-        grows: whether the text may have new lines behind those of the directory. It is
-            then written anew; its distinct lines begin with those of the directory.
+        whole: the folder that holds the directory and other files of this text, which
+            may then have new lines behind those of the directory. It is written anew;
+            its distinct lines begin with those of the directory. "": the directory
+            stands alone, and its text may not grow.
 
     Raises:
         UserError: the text is empty or changes while it is read, or the directory
@@ -166,8 +165,8 @@ def gather(
         count = sum(1 for _ in itertools.islice(keys, known[0]))
         same = (count, digest.hexdigest()) == known
         has_more = same and next(keys, None) is not None
-        if not same or (has_more and not grows):
-            only = ", and lines may only be appended" if grows else ""
+        if not same or (has_more and not whole):
+            only = ", and lines may only be appended" if whole else ""
             raise UserError(
                 f"{whole or directory} holds another text than {name} now{only}: name "
                 "another directory or delete it"
