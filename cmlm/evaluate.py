@@ -179,29 +179,23 @@ def main(_) -> None:
     if FLAGS.merge:
         _merge_reports()
         return
-    if not FLAGS.sentences:
-        cli.require(
-            model="an export, a model_dir, weights of another program, or a server's "
-            "address"
-        )
-    if FLAGS.output and not FLAGS.model:
-        raise UserError(f"--output is {FLAGS.output}; allowed: with --model")
-    # FAMILY:FILE names its files itself.
-    own = FLAGS.tasks and all(":" in task for task in FLAGS.tasks)
-    if not own:
-        cli.require(data_dir="a folder of test sets")
-    groups = _lists_of("group", "LANGUAGE")
+    _score()
+
+
+def _score() -> None:
+    """Scores --model on --tasks, or writes the tasks' sentences.
+
+    Raises:
+        UserError: flags do not go together; or a task has no score, at the end.
+    """
     output = FLAGS.output and FLAGS.output.rstrip("/")
-    if FLAGS.predictions and (not output or output.endswith(".json")):
-        raise UserError(
-            f"--output is {output or 'not given'}; allowed with --predictions: a folder"
-        )
+    _check_flags(output)
+    groups, asked = _lists_of("group", "LANGUAGE"), _lists_of("mean", "MODEL")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
         from cmlm.evaluation import means, report, results, run
 
     named = run.named(FLAGS.model)
-    asked = _lists_of("mean", "MODEL")
     means.check(asked, named)
     work_dir = leftovers.work_path(output) if named else None
     outputs.check(
@@ -225,33 +219,51 @@ def main(_) -> None:
     if FLAGS.sentences and tasks:
         count = run.write_sentences(FLAGS.sentences, tasks)
         print(f"sentences  {FLAGS.sentences}  {counted(count, 'line')}")
-
-    written = None
-    with leftovers.work_directory(work_dir if tasks else None) as work_dir:
-        models: dict[str, dict] = {}
-        predictions: dict[str, dict] = {}
-        if tasks:
-            models, predictions = _score_models(named, tasks, work_dir, failed)
-        if named and not models:
-            # The vectors stay in the work directory for another try.
-            raise _not_scored(failed)
-        if models:
-            rows = means.rows(asked, named, models, failed, FLAGS.mean_of_models)
-            found = results.collect(
-                settings, tasks, models, groups, failed, rows, predictions
-            )
-            _show(found)
-            if output:
-                written = report.save(output, found, FLAGS.overwrite, predictions)
-    if written:
-        print(f"results  {written}")
     if failed and not named:
         state = "lacks sentences" if tasks else "is not written"
         raise UserError(
             f"--sentences={FLAGS.sentences} {state}; not read: {', '.join(failed)}"
         )
+    if not named:
+        return
+    if not tasks:
+        raise _not_scored(failed)
+
+    written = None
+    with leftovers.work_directory(work_dir) as work_dir:
+        models, predictions = _score_models(named, tasks, work_dir, failed)
+        if not models:
+            # The vectors stay in the work directory for another try.
+            raise _not_scored(failed)
+        rows = means.rows(asked, named, models, failed, FLAGS.mean_of_models)
+        found = results.collect(
+            settings, tasks, models, groups, failed, rows, predictions
+        )
+        _show(found)
+        if output:
+            written = report.save(output, found, FLAGS.overwrite, predictions)
+    if written:
+        print(f"results  {written}")
     if failed:
         raise _not_scored(failed)
+
+
+def _check_flags(output: str | None) -> None:
+    """Raises UserError if flags do not go together."""
+    if not FLAGS.sentences:
+        cli.require(
+            model="an export, a model_dir, weights of another program, or a server's "
+            "address"
+        )
+    if FLAGS.output and not FLAGS.model:
+        raise UserError(f"--output is {FLAGS.output}; allowed: with --model")
+    # FAMILY:FILE names its files itself.
+    if not (FLAGS.tasks and all(":" in task for task in FLAGS.tasks)):
+        cli.require(data_dir="a folder of test sets")
+    if FLAGS.predictions and (not output or output.endswith(".json")):
+        raise UserError(
+            f"--output is {output or 'not given'}; allowed with --predictions: a folder"
+        )
 
 
 def _merge_reports() -> None:
@@ -385,18 +397,19 @@ def _score_models(
             with files.atomic_text(path) as file:
                 report.write_csv(file, {"models": scored})
 
+    def opened(name: str, model: str):
+        encoder = by_language.open_encoders(model, reading_flags.reading())
+        if not FLAGS.pcr:
+            return encoder, None
+        return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)
+
     sentences = run.sentences(tasks)
-    reading = reading_flags.reading()
     if FLAGS.pcr and len(named) > 1:
         # A model that the file does not belong to would end the run after the others.
-        for name, model in named.items():
-            encoder = by_language.open_encoders(model, reading)
-            components_removal.Removal(FLAGS.pcr, encoder, name)
+        for each in named.items():
+            opened(*each)
     for name, model in named.items():
-        encoder = by_language.open_encoders(model, reading)
-        pcr = (
-            components_removal.Removal(FLAGS.pcr, encoder, name) if FLAGS.pcr else None
-        )
+        encoder, pcr = opened(name, model)
         result = _score_model(
             name, encoder, tasks, pcr, work_dir, functools.partial(tell, name)
         )

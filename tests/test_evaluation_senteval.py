@@ -201,7 +201,7 @@ def test_sts_with_blank_gold_lines_and_both_aggregations(sts16):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda text: text + "5\n", "9 pairs, .* 10 scores"),
+        (lambda text: text + "5\n", "9 lines, .* 10 lines"),
         (
             lambda text: text.replace("\n\n", "\n7\n", 1),
             "line 2: score '7'; allowed: 0",

@@ -310,13 +310,9 @@ def test_entity_linking(tmp_path):
     write_lines(tmp_path / "ncbi-disease" / "test" / "NCBItestset_corpus.txt", corpus)
     task, data = read("ncbi-disease", tmp_path)
     assert not data.is_released
-    assert data.mentions == [["flu"], ["sniffles"]] and data.names == [
-        "flu",
-        "grippe",
-        "cold",
-    ]
+    assert data.mentions == [["flu"], ["sniffles"]]
+    assert data.names == {"flu": {"C1", "7"}, "grippe": {"C1", "7"}, "cold": {"D2"}}
     assert data.concepts == [{"C1"}, {"D2", "D9"}]
-    assert data.identifiers == [{"C1", "7"}, {"C1", "7"}, {"D2"}]
     vectors = {
         "flu": [1, 0],
         "grippe": [0.9, 0.1],
@@ -377,7 +373,7 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
     write_lines(folder / name.format(1), ["2||ache"])
     task, data = read("askapatient", tmp_path)
     assert data["0"].mentions == [["awake", "ache"], ["ache"]]
-    assert data["0"].names == ["no sleep", "pain, acute", "ache"]
+    assert list(data["0"].names) == ["no sleep", "pain, acute", "ache"]
     vectors = {
         **{"no sleep": [1, 0], "pain, acute": [-1, 0], "ache": [0, 1]},
         **{"awake": [1, 0.1], "awake+ache": [1, 0.1]},

@@ -11,6 +11,7 @@ import json
 import math
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from cmlm.common import files
 from cmlm.common.counts import counted
@@ -129,7 +130,8 @@ class DataDir:
         inside = [within] if isinstance(within, str) else within
         folders = [self.path]
         folders += [os.path.join(self.path, folder) for folder in inside if folder]
-        return [os.path.join(folder, name) for folder in folders for name in names]
+        paths = (os.path.join(folder, name) for folder in folders for name in names)
+        return list(dict.fromkeys(paths))
 
     def text(self, path: str, encodings: Sequence[str] = UTF_8) -> str:
         """Reads a whole file in the first encoding that fits.
@@ -196,6 +198,27 @@ class DataDir:
             raise UserError(f"{path} is empty")
         check_columns(path, numbered, columns)
         return [cells for _, cells in numbered]
+
+    def json_lines(
+        self, path: str, needed: Sequence[str]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields where a JSON object stands, and the object, for each line.
+
+        Raises:
+            UserError: a line is not a JSON object, or a needed entry is not a text.
+        """
+        for number, line in enumerate(self.lines(path), 1):
+            where = f"{path}, line {number}"
+            try:
+                item = json.loads(line)
+            except (ValueError, RecursionError):
+                item = None
+            if not isinstance(item, dict):
+                raise UserError(f"{where}: not a JSON object")
+            if not all(isinstance(item.get(name), str) for name in needed):
+                names = " and ".join(map(repr, needed))
+                raise UserError(f"{where}: no texts {names}")
+            yield where, item
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -323,24 +346,6 @@ def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 raise UserError(f"{path}, line {number}: no sentence")
-
-
-def parse_json_lines(lines: Sequence[str], path: str) -> list[dict]:
-    """Parses a JSON object from each line.
-
-    Raises:
-        UserError: a line is not a JSON object.
-    """
-    objects = []
-    for number, line in enumerate(lines, 1):
-        try:
-            item = json.loads(line)
-        except (ValueError, RecursionError):
-            item = None
-        if not isinstance(item, dict):
-            raise UserError(f"{path}, line {number}: not a JSON object")
-        objects.append(item)
-    return objects
 
 
 def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:

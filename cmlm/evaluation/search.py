@@ -86,6 +86,11 @@ def _rows(found: neighbours.NeighbourFiles) -> np.ndarray:
     return np.concatenate([rows for _, _, rows in found.blocks()])
 
 
+def nearest(x: np.ndarray, y: np.ndarray, k: int) -> exact.Nearest:
+    """The k nearest rows of y by cosine for each row of x, of any lengths."""
+    return exact.nearest(arrays.unit_length(x), arrays.unit_length(y), k)
+
+
 @dataclasses.dataclass
 class Neighbours:
     """The k nearest rows of y for each row of x by cosine, and the reverse.

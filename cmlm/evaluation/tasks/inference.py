@@ -134,7 +134,8 @@ def _by_language(source: reading.DataDir, part: str, which: str) -> dict[str, Ex
             elif missing and max(map(len, rows)) < 3:
                 raise missing
             else:
-                rows = [row[:3] for row in source.table(path, 3)]
+                reading.check_columns(path, enumerate(rows, 1), 3, or_more=True)
+                rows = [row[:3] for row in rows]
             found[language] = _examples(enumerate(rows, 1), path)
     return found
 

@@ -64,6 +64,7 @@ class MultiSimLex(sts.ScoredPairsTask):
     def find_parts(self, source: reading.DataDir) -> dict[str, _Table]:
         (path, *_) = source.matching("Vulic-2020-*.tsv", within="multi-simlex")
         table = _Table(path, source.table(path, 10))
+        reading.check_columns(path, enumerate(table.rows, 1), len(table.rows[0]))
         return {code: table for code in _LANGUAGES.values()}
 
     def read_part(self, source: reading.DataDir, part: str, where: _Table) -> Pairs:
@@ -101,7 +102,7 @@ class CrossLingualSimLex(MultiSimLex):
         return _pairs(rows, f"{where.path}, {part}")
 
 
-class WordPairs(sts.PairFileTask):
+class WordPairs(sts.StsTask):
     """A set's own table, or a file of `word, word, score`; `#` begins a comment.
 
     Args:
@@ -118,10 +119,11 @@ class WordPairs(sts.PairFileTask):
         columns: tuple[str, str, str],
         within: Sequence[str],
     ):
-        super().__init__(name, paths, (0, 1, 2), 0, 10, header=False, within=within)
-        self._names = columns
+        super().__init__(name)
+        self._paths, self._names, self._within = paths, columns, within
 
-    def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
+    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+        path = source.find(*self._paths, within=self._within)
         if reading.is_csv(path):
             rows = source.csv(path, 3)
         else:
@@ -136,7 +138,8 @@ class WordPairs(sts.PairFileTask):
                 raise UserError(
                     f"{path}: {counted(len(row), 'column')} in {row}; allowed: {width}"
                 )
-        return [[row[place] for place in places] for row in rows]
+        rows = [[row[place] for place in places] for row in rows]
+        return {self.name: sts.pairs_of(path, rows, highest=10)}
 
 
 def _pairs(rows: Sequence[tuple[str, str, float]], where: str) -> Pairs:
@@ -158,10 +161,6 @@ def _language(table: _Table, code: str) -> dict[str, tuple[str, str, float]]:
     scores: dict[str, float] = {}
     for line, row in enumerate(rows, 2):
         where = f"{path}, line {line}, {name}"
-        if len(row) != len(head):
-            raise UserError(
-                f"{where}: {counted(len(row), 'column')}; allowed: {len(head)}"
-            )
         ids, forms, shown, given = (row[place] for place in places)
         pairs, values = ids.split(), given.split()
         if len(pairs) != len(values) or not all(map(_PLACE.fullmatch, pairs)):

@@ -31,15 +31,13 @@ import dataclasses
 import os
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from cmlm.common import arrays
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import reading, search
 from cmlm.evaluation.tasks import base
-from cmlm.mining import exact
 
 _TOP = 5
 _FOLDER = "askapatient"
@@ -54,41 +52,14 @@ class Linking:
     Attributes:
         mentions: the parts of each mention, [n]; several for a composite mention.
         concepts: the concepts of each mention, [n].
-        names: the distinct names of the dictionary, [m].
-        identifiers: the concepts of each name, [m].
+        names: the concepts of each name of the dictionary.
         is_released: whether the data come from the released, processed files.
     """
 
     mentions: list[list[str]]
     concepts: list[set[str]]
-    names: list[str]
-    identifiers: list[set[str]]
-    is_released: bool
-
-    @classmethod
-    def of(
-        cls,
-        path: str,
-        mentions: list[list[str]],
-        concepts: list[set[str]],
-        names: Mapping[str, set[str]],
-        is_released: bool = True,
-    ) -> Linking:
-        """Joins mentions with a dictionary.
-
-        Args:
-            path: the files of the mentions, for the message.
-            mentions, concepts, is_released: see the attributes.
-            names: the concepts of each name of the dictionary.
-
-        Raises:
-            UserError: there is no mention.
-        """
-        if not mentions:
-            raise UserError(
-                f"{path} has no mention with a concept; allowed: at least 1"
-            )
-        return cls(mentions, concepts, list(names), list(names.values()), is_released)
+    names: dict[str, set[str]]
+    is_released: bool = True
 
     def sentences(self) -> list[str]:
         """The parts of all mentions, and the names."""
@@ -130,7 +101,7 @@ class EntityLinking(base.Task[Linking]):
                     mentions.append(re.split(r"[|+]", row[3].strip()))
                     concepts.append(_identifiers(row[4]))
         names = read_dictionary(source, dictionary)
-        return Linking.of(os.path.dirname(paths[0]), mentions, concepts, names)
+        return _checked(Linking(mentions, concepts, names), os.path.dirname(paths[0]))
 
     def sentences(self, data: Linking) -> Iterable[str]:
         return data.sentences()
@@ -142,16 +113,14 @@ class EntityLinking(base.Task[Linking]):
 def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
     """`accuracy` and `accuracy@5` of mentions and a dictionary, times 100."""
     parts = [part for mention in data.mentions for part in mention]
-    _, found = exact.nearest(
-        arrays.unit_length(vectors(parts, "en")),
-        arrays.unit_length(vectors(data.names, "en")),
-        _TOP,
-    )
+    identifiers = list(data.names.values())
+    names = vectors(list(data.names), "en")
+    found = search.nearest(vectors(parts, "en"), names, _TOP).rows
     counts = [len(mention) for mention in data.mentions]
     owner = np.repeat(np.arange(len(counts)), counts)
     hits = np.array(
         [
-            [bool(data.identifiers[row] & data.concepts[mention]) for row in rows]
+            [bool(identifiers[row] & data.concepts[mention]) for row in rows]
             for mention, rows in zip(owner, found, strict=True)
         ]
     )
@@ -185,13 +154,13 @@ class NcbiDisease(EntityLinking):
         reading.check_columns(path, numbered, 6)
         seen = dict.fromkeys((row[0], processed(row[3]), row[5]) for _, row in numbered)
         (dictionary, *_) = source.matching("medic-*.txt", within=self.name)
-        return Linking.of(
-            path,
+        linking = Linking(
             [[mention] for _, mention, _ in seen],
             [_identifiers(concepts) for _, _, concepts in seen],
             read_dictionary(source, dictionary),
             is_released=False,
         )
+        return _checked(linking, path)
 
 
 class AskAPatient(base.PartedTask[Linking]):
@@ -217,7 +186,7 @@ class AskAPatient(base.PartedTask[Linking]):
         for concept, mention in _two_columns(source, where):
             mentions.append(re.split(r"[|+]", mention))
             concepts.append(_identifiers(concept))
-        return Linking.of(where, mentions, concepts, names)
+        return _checked(Linking(mentions, concepts, names), where)
 
     def part_sentences(self, data: Linking) -> Iterable[str]:
         return data.sentences()
@@ -249,12 +218,15 @@ class Cometa(EntityLinking):
         head, *rows = source.table(path, 2)
         term, concept = reading.columns(head, ("Term", "General SNOMED ID"), path)
         reading.check_columns(path, enumerate(rows, 2), len(head))
-        return Linking.of(
-            path,
-            [[row[term].strip()] for row in rows],
-            [_identifiers(row[concept]) for row in rows],
-            names,
-        )
+        mentions = [[row[term].strip()] for row in rows]
+        concepts = [_identifiers(row[concept]) for row in rows]
+        return _checked(Linking(mentions, concepts, names), path)
+
+
+def _checked(linking: Linking, path: str) -> Linking:
+    if not linking.mentions:
+        raise UserError(f"{path} has no mention with a concept; allowed: at least 1")
+    return linking
 
 
 def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]]:

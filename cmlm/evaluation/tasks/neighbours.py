@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cmlm.common import arrays
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import metrics, reading, search
 from cmlm.evaluation.tasks import base
-from cmlm.mining import exact
 
 _LISTED = 10
 
@@ -110,7 +108,5 @@ class NeighboursFiles(base.Task[Openings]):
 
     def _nearest(self, data: Openings, vectors: base.Vectors) -> np.ndarray:
         """The nearest rows of `second` for each sentence of `first`, int64 [n, k]."""
-        queries = arrays.unit_length(vectors(data.first))
-        pool = arrays.unit_length(vectors(data.second))
-        _, found = exact.nearest(queries, pool, _LISTED)
-        return found
+        found = search.nearest(vectors(data.first), vectors(data.second), _LISTED)
+        return found.rows

@@ -15,11 +15,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.common import arrays
-from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import reading, search
 from cmlm.evaluation.tasks import base
-from cmlm.mining import exact
 
 _TOPS = (1, 5, 10)
 # Groups of ULR's table 9: by the length of the query in words, and by the difference
@@ -56,11 +53,7 @@ class Geogranno(base.Task[Paraphrases]):
         phrases: dict[str, int] = {}
         for part in ("train", "dev"):
             path = source.find(f"{part}_geo_granno.json", within="geogranno")
-            for number, item in enumerate(
-                reading.parse_json_lines(source.lines(path), path), 1
-            ):
-                if not all(isinstance(item.get(key), str) for key in ("nl", "can")):
-                    raise UserError(f"{path}, line {number}: no texts 'nl' and 'can'")
+            for _, item in source.json_lines(path, ("nl", "can")):
                 row = phrases.setdefault(item["can"].strip(), len(phrases))
                 gold.setdefault(item["nl"].strip(), set()).add(row)
         return Paraphrases(list(gold), list(phrases), list(gold.values()))
@@ -101,11 +94,8 @@ class Geogranno(base.Task[Paraphrases]):
         self, data: Paraphrases, vectors: base.Vectors
     ) -> tuple[np.ndarray, np.ndarray]:
         """The nearest phrases of each question, and whether each is right, [n, k]."""
-        _, rows = exact.nearest(
-            arrays.unit_length(vectors(data.questions, "en")),
-            arrays.unit_length(vectors(data.phrases, "en")),
-            max(_TOPS),
-        )
+        questions, phrases = vectors(data.questions, "en"), vectors(data.phrases, "en")
+        rows = search.nearest(questions, phrases, max(_TOPS)).rows
         hits = [
             [row in right for row in found]
             for found, right in zip(rows.tolist(), data.gold, strict=True)

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from cmlm.errors import UserError
 from cmlm.evaluation import reading
-from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.base import Pairs
 
 _LABELS = {"not_entailment": 0, "entailment": 1}
@@ -31,16 +29,8 @@ class Qnli(base.Task[Pairs]):
 
     def read(self, source: reading.DataDir) -> Pairs:
         path = source.find("QNLI/dev.tsv", within="glue")
-        rows = source.table(path, 4)[1:]
-        labels = [
-            reading.parse_label(row[3], _LABELS, f"{path}, line {number}")
-            for number, row in enumerate(rows, 2)
-        ]
-        if len(set(labels)) < 2:
-            raise UserError(f"{path} has one label only; allowed: both labels")
-        return Pairs(
-            [row[1] for row in rows], [row[2] for row in rows], np.array(labels)
-        )
+        rows = [((row[1], row[2]), row[3]) for row in source.table(path, 4)[1:]]
+        return senteval_files.examples_of(path, rows, _LABELS, first=2).as_pairs()
 
     def sentences(self, data: Pairs) -> Iterable[str]:
         return data.sentences()

@@ -199,14 +199,10 @@ def _texts(source: reading.DataDir, path: str, parts: Sequence[str]) -> dict[str
         UserError: a line is damaged, or an id occurs twice.
     """
     found: dict[str, str] = {}
-    for number, item in enumerate(
-        reading.parse_json_lines(source.lines(path), path), 1
-    ):
-        name, text = item.get("_id"), item.get("text")
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise UserError(f"{path}, line {number}: no texts '_id' and 'text'")
+    for where, item in source.json_lines(path, ("_id", "text")):
+        name = item["_id"]
         if name in found:
-            raise UserError(f"{path}, line {number}: the id {name!r} occurs twice")
+            raise UserError(f"{where}: the id {name!r} occurs twice")
         words = [item.get(part) or "" for part in parts]
         found[name] = " ".join(" ".join(map(str, words)).split())
     return found

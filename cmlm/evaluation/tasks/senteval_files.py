@@ -9,6 +9,7 @@ import numpy as np
 
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
+from cmlm.evaluation.tasks.base import Pairs
 
 _BINARY = {"0": 0, "1": 1}
 _FIVE = {str(label): label for label in range(5)}
@@ -49,6 +50,11 @@ class Examples:
             classes=self.classes,
         )
 
+    def as_pairs(self) -> Pairs:
+        """The pairs of sentences, with the labels as their gold."""
+        first, second = map(list, zip(*self.texts, strict=True))
+        return Pairs(first, second, self.labels)
+
     def shown(self, labels: np.ndarray) -> list[str]:
         """The names of classes, [n]; their numbers if they have no names."""
         return [self.classes[label] if self.classes else str(label) for label in labels]
@@ -80,7 +86,7 @@ def sst2(source: reading.DataDir) -> Parts:
     for part in ("train", "dev", "test"):
         path = source.find(f"SST/binary/sentiment-{part}", within="senteval")
         rows = [((text,), label) for text, label, *_ in source.table(path, 2)]
-        parts[part] = _examples(path, rows, _BINARY)
+        parts[part] = examples_of(path, rows, _BINARY)
     return parts
 
 
@@ -93,7 +99,7 @@ def sst5(source: reading.DataDir) -> Parts:
         for line in source.lines(path):
             label, _, text = line.partition(" ")
             rows.append(((text,), label))
-        parts[part] = _examples(path, rows, _FIVE)
+        parts[part] = examples_of(path, rows, _FIVE)
     return parts
 
 
@@ -107,7 +113,7 @@ def trec(source: reading.DataDir) -> Parts:
             label, _, rest = line.partition(":")
             _, _, question = rest.partition(" ")
             rows.append(((question,), label))
-        parts[part] = _examples(path, rows, _QUESTION_TYPES)
+        parts[part] = examples_of(path, rows, _QUESTION_TYPES)
     return parts
 
 
@@ -117,7 +123,7 @@ def mrpc(source: reading.DataDir) -> Parts:
     for part in ("train", "test"):
         path = source.find(f"MRPC/msr_paraphrase_{part}.txt", within="senteval")
         rows = [((row[3], row[4]), row[0]) for row in source.table(path, 5)[1:]]
-        parts[part] = _examples(path, rows, _BINARY, first=2)
+        parts[part] = examples_of(path, rows, _BINARY, first=2)
     return parts
 
 
@@ -127,22 +133,19 @@ def sick_entailment(source: reading.DataDir) -> Parts:
     for part, name in SICK_FILES.items():
         path = source.find(name, within="senteval")
         rows = [((row[1], row[2]), row[4].strip()) for row in source.table(path, 5)[1:]]
-        parts[part] = _examples(path, rows, _ENTAILMENT, first=2)
+        parts[part] = examples_of(path, rows, _ENTAILMENT, first=2)
     return parts
 
 
 def sick_relatedness(source: reading.DataDir) -> Parts:
     """Reads the files of `sick_entailment` with their scores from 1 to 5."""
-    return {
-        part: _scored_pairs(
-            source,
-            source.find(name, within="senteval"),
-            columns=(1, 2, 3),
-            lowest=1,
-            header=True,
-        )
-        for part, name in SICK_FILES.items()
-    }
+    return {part: sick_relatedness_part(source, part) for part in SICK_FILES}
+
+
+def sick_relatedness_part(source: reading.DataDir, part: str) -> Examples:
+    """Reads the scores of one of SICK's three files."""
+    path = source.find(SICK_FILES[part], within="senteval")
+    return _scored_pairs(source, path, columns=(1, 2, 3), lowest=1, header=True)
 
 
 def sts_benchmark(source: reading.DataDir) -> Parts:
@@ -152,13 +155,10 @@ def sts_benchmark(source: reading.DataDir) -> Parts:
 
 def sts_benchmark_part(source: reading.DataDir, part: str) -> Examples:
     """Reads one of STS-B's three files."""
-    path = source.find(*sts_benchmark_files(part), within="senteval")
+    # In the toolkit, and in STS-B's own archive.
+    names = f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"
+    path = source.find(*names, within="senteval")
     return _scored_pairs(source, path, columns=(5, 6, 4), lowest=0, header=False)
-
-
-def sts_benchmark_files(part: str) -> tuple[str, str]:
-    """The paths of a file of STS-B: in the toolkit, and in STS-B's own archive."""
-    return f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"
 
 
 def _scored_pairs(
@@ -178,7 +178,7 @@ def _scored_pairs(
     return Examples(texts, np.array(scores))
 
 
-def _examples(
+def examples_of(
     path: str,
     rows: Sequence[tuple[tuple[str, ...], str]],
     classes: Mapping[str, int],

@@ -19,15 +19,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
-from cmlm.evaluation.tasks import base
+from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.base import Pairs
-from cmlm.evaluation.tasks.senteval_files import SICK_FILES, sts_benchmark_files
 
 
 class StsTask(base.Task[dict[str, Pairs]]):
@@ -117,42 +115,27 @@ class StsYear(StsTask):
 
 
 class PairFileTask(StsTask):
-    """A test set in one file.
+    """A test set in one of SentEval's files.
 
     Args:
         name: the name of the task.
-        paths: the possible paths of the file.
-        columns: the columns of the first sentence, second sentence and gold score.
-        lowest, highest: the range of the gold score.
-        header: whether the first line is a header.
-        within: the subfolder that may hold the file, or several.
+        read: a function of `senteval_files` that reads one part of a set.
+        part: the part.
     """
 
     def __init__(
         self,
         name: str,
-        paths: tuple[str, ...],
-        columns: tuple[int, int, int],
-        lowest: float,
-        highest: float,
-        header: bool,
-        within: str | Sequence[str] = "senteval",
+        read: Callable[[reading.DataDir, str], senteval_files.Examples],
+        part: str,
     ):
         super().__init__(name)
-        self._within = within
-        self._paths = paths
-        self._columns = columns
-        self._range = (lowest, highest)
-        self._header = header
+        self._read, self._part = read, part
 
     def read(self, source: reading.DataDir) -> dict[str, Pairs]:
-        path = source.find(*self._paths, within=self._within)
-        rows = self.rows(source, path)
-        return {self.name: _pairs(path, rows, self._columns, *self._range)}
-
-    def rows(self, source: reading.DataDir, path: str) -> list[list[str]]:
-        """The rows of the file, each with at least the columns that are read."""
-        return source.table(path, max(self._columns) + 1)[int(self._header) :]
+        found = self._read(source, self._part)
+        metrics.check_gold(found.labels, f"the {self._part} file of {self.name}")
+        return {self.name: found.as_pairs()}
 
 
 class ScoredPairsTask(base.PartedTask[Pairs]):
@@ -197,7 +180,7 @@ class MultilingualStsb(ScoredPairsTask):
         }
 
     def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
-        return _pairs(where, source.csv(where, 3))
+        return pairs_of(where, source.csv(where, 3))
 
 
 class Sts17(ScoredPairsTask):
@@ -283,22 +266,16 @@ class StsFiles(StsTask):
         for name in self._subsets:
             path = source.find_own(name)
             rows = source.rows(path, 3)
-            pairs[name] = _pairs(path, rows, lowest=-math.inf, highest=math.inf)
+            pairs[name] = pairs_of(path, rows, -math.inf, math.inf)
         return pairs
 
 
-def _pairs(
-    path: str,
-    rows: list[list[str]],
-    columns: tuple[int, int, int] = (0, 1, 2),
-    lowest: float = 0,
-    highest: float = 5,
+def pairs_of(
+    path: str, rows: list[list[str]], lowest: float = 0, highest: float = 5
 ) -> Pairs:
     """Reads the first sentence, the second sentence and the score of each row."""
-    first, second, gold = columns
     scored = (
-        (row[first], row[second], row[gold], f"{path}, pair {number}")
-        for number, row in enumerate(rows, 1)
+        (*row[:3], f"{path}, pair {number}") for number, row in enumerate(rows, 1)
     )
     return _scored(scored, path, lowest, highest)
 
@@ -319,8 +296,7 @@ def _scored(
 def _read_two_files(source: reading.DataDir, path: str, gold_path: str) -> Pairs:
     """Reads STS.input.X.txt and STS.gs.X.txt without the pairs that have no score."""
     rows, gold = source.table(path, 2), source.lines(gold_path)
-    if len(rows) != len(gold):
-        raise UserError(f"{path} has {len(rows)} pairs, {gold_path} {len(gold)} scores")
+    reading.check_line_counts({path: rows, gold_path: gold})
     scored = (
         (*row[:2], score, f"{gold_path}, line {number}")
         for number, (row, score) in enumerate(zip(rows, gold, strict=True), 1)
@@ -359,24 +335,10 @@ TASKS = [
         ),
     ),
     *(
-        PairFileTask(
-            f"stsb-{part}",
-            sts_benchmark_files(part),
-            columns=(5, 6, 4),
-            lowest=0,
-            highest=5,
-            header=False,
-        )
+        PairFileTask(f"stsb-{part}", senteval_files.sts_benchmark_part, part)
         for part in ("dev", "test")
     ),
-    PairFileTask(
-        "sick-r",
-        (SICK_FILES["test"],),
-        columns=(1, 2, 3),
-        lowest=1,
-        highest=5,
-        header=True,
-    ),
+    PairFileTask("sick-r", senteval_files.sick_relatedness_part, "test"),
     MultilingualStsb("stsb-multilingual"),
     Sts17("sts17"),
     RussianSts(),

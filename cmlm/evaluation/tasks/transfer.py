@@ -148,11 +148,14 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
 def _features(
     data: dict[str, Examples], vectors: base.Vectors
 ) -> dict[str, np.ndarray]:
-    """The classifier's inputs, by part."""
-    return {
-        name: pair_features(part, vectors, "en" if name == "train" else name)
-        for name, part in data.items()
-    }
+    """[u, v, |u - v|, u * v] of the texts of each pair, float [n, 4 dim], by part."""
+    found = {}
+    for name, part in data.items():
+        language = "en" if name == "train" else name
+        columns = map(list, zip(*part.texts, strict=True))
+        u, v = (vectors(column, language) for column in columns)
+        found[name] = np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
+    return found
 
 
 def _averaged(languages: Iterable[str]) -> list[str]:
@@ -225,16 +228,6 @@ class AmazonReviews(TransferTask):
             counts = (f"{domain} {n:,}" for domain, n in reviews.domains.items())
             said.append(f"{name} {', '.join(counts)}")
         return [f"reviews by domain: {'; '.join(said)}"]
-
-
-def pair_features(
-    examples: Examples, vectors: base.Vectors, language: str
-) -> np.ndarray:
-    """[u, v, |u - v|, u * v] of the two texts of each example, float [n, 4 dim]."""
-    u, v = (
-        vectors(list(column), language) for column in zip(*examples.texts, strict=True)
-    )
-    return np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
 
 
 def split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
