@@ -12,7 +12,7 @@ import pytest
 from texts import write
 
 from cmlm.encoders import components_file, opening
-from cmlm.evaluation import averages, results
+from cmlm.evaluation import averages, classifier, results
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -152,10 +152,16 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
         model_dirs.write(tmp_path / "model_dir"),
         tmp_path / "report",
     )
-    result = evaluate(*tatoeba, f"--model=bow:{source}", f"--output={output}")
+    result = evaluate(
+        *(*tatoeba, f"--model=bow:{source}", f"--output={output}"),
+        "--group=mine=de,fr",
+    )
     assert result.returncode == 0, result.stderr
     found = json.loads((output / "results.json").read_text())
     (model,) = found["models"].values()
+    parts = [model["scores"]["tatoeba"][f"accuracy/{name}"] for name in ("de", "fr")]
+    assert model["averages"]["tatoeba/mine"] == pytest.approx(np.mean(parts))
+    assert found["groups"] == {"mine": ["de", "fr"]}
     scores = [
         model["scores"]["tatoeba"][f"accuracy_forward/{name}"] for name in ("de", "fr")
     ]
@@ -344,3 +350,25 @@ def test_means_of_models_are_those_of_runs_with_different_seeds(tmp_path, tatoeb
     )
     expected = accuracy(german, english)
     assert models["both"]["scores"]["tatoeba"]["accuracy_forward"] == expected
+
+
+def test_the_classifier_of_the_flag_is_trained(tmp_path):
+    texts = []
+    for part, number in (("train", 20), ("dev", 10), ("test", 10)):
+        own = [f"{part} {n}" for n in range(number)]
+        rows = [f"{text}\t{'ab'[n % 2]}" for n, text in enumerate(own)]
+        write(tmp_path / f"{part}.tsv", "\n".join(["text\tlabel", *rows]) + "\n")
+        texts += own
+    write(tmp_path / "t.txt", "\n".join(texts) + "\n")
+    vectors = np.random.default_rng(0).normal(size=(len(texts), 8)).astype(np.float32)
+    np.save(tmp_path / "v.npy", vectors)
+    files = ":".join(f"{tmp_path}/{part}.tsv" for part in ("train", "dev", "test"))
+    task = f"classification:{files}"
+    done = evaluate(
+        *(f"--model=vectors:{tmp_path}/t.txt:{tmp_path}/v.npy", f"--tasks={task}"),
+        *("--classifier=mlp", "--jobs=1", f"--output={tmp_path}/out.json"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["classifier"] == "mlp"
+    assert classifier.ABOUT["mlp"] in found["tasks"][task]["protocol"]

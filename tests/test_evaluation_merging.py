@@ -264,3 +264,25 @@ def test_the_command_writes_one_report(tmp_path):
     with open(tmp_path / "both" / "scores.csv", newline="") as file:
         rows = [row for row in csv.reader(file) if row[:2] == ["all", "average"]]
     assert ["all", "average", "mean", "senteval", "86.5"] in rows
+
+
+def test_models_without_a_fingerprint_and_other_means_are_not_one(tmp_path):
+    one, two = (
+        write(
+            tmp_path / f"{task}.json",
+            {"m": {**model(**{task: 80.0}), "fingerprint": None}},
+        )
+        for task in ("mr", "cr")
+    )
+    with pytest.raises(UserError, match="^m is in .*, and both have no fingerprint"):
+        merging.unite([one, two], {})
+    one, two = (
+        write(
+            tmp_path / f"{task}.json",
+            {name: model(**{task: 80.0}) for name in "abc"},
+            means={"all": ["a", other]},
+        )
+        for task, other in (("mr", "b"), ("cr", "c"))
+    )
+    with pytest.raises(UserError, match="^all is in .*, and both are means"):
+        merging.unite([one, two], {})

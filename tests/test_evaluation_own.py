@@ -299,3 +299,19 @@ def test_names_of_models(tmp_path):
 def test_an_unknown_task_is_answered_with_its_like(name, meant):
     with pytest.raises(UserError, match=f"did you mean .*{meant}"):
         catalogue.select([name])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"_id": "x0", "text": "x"}', "line 151: the id 'x0' occurs twice"),
+        ('{"_id": 5, "text": "x"}', "line 151: no texts '_id' and 'text'"),
+        ('{"_id": "y"}', "line 151: no texts '_id' and 'text'"),
+    ],
+)
+def test_damaged_documents_are_named(collection, tmp_path, line, said):
+    folder, *_ = collection
+    with open(folder / "corpus.jsonl", "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UserError, match=f"corpus.jsonl, {said}"):
+        retrieval.RetrievalFiles([str(folder)]).read(DataDir(str(tmp_path)))

@@ -4,6 +4,7 @@ import bz2
 import concurrent.futures
 import gzip
 import hashlib
+import json
 import logging
 import lzma
 import os
@@ -416,3 +417,11 @@ def test_the_sha256_is_that_of_hashlib(tmp_path, monkeypatch):
     (tmp_path / "a.gz").write_bytes(content)
     found = checksums.sha256(str(tmp_path / "a.gz"))
     assert found == hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "a/../../b"])
+def test_checksums_of_files_outside_are_refused(tmp_path, name):
+    path = tmp_path / checksums.FILE_NAME
+    path.write_text(json.dumps({name: [1, "00000000"]}))
+    with pytest.raises(UserError, match="names '.*'; allowed: paths inside the folder"):
+        checksums.check(str(tmp_path), str(path))

@@ -12,6 +12,7 @@ import pytest
 from test_finetuning_glue import write
 
 from cmlm.common import fields
+from cmlm.common.keras import keras
 from cmlm.encoders import opening
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
@@ -472,3 +473,37 @@ def test_files_of_all_tasks_are_read_before_the_first_one_trains(tmp_path):
     write(tmp_path / "glue" / "WNLI" / "test.tsv", "rte", [], with_labels=False)
     damaged = run(*arguments, "--task=rte,wnli", f"--output={tmp_path}/out")
     assert damaged.returncode == 1 and "WNLI/test.tsv has no examples" in damaged.stderr
+
+
+@pytest.mark.usefixtures("eager")
+def test_weight_decay_shrinks_kernels_and_no_biases(trained, tokenizer):
+    data, ends = examples.encode(sentences(8), tokenizer, 14), []
+    for decay in (0.0, 0.5):
+        settings = {"epochs": 1, "batch_size": 8, "warmup_share": 0.0}
+        settings |= {"learning_rate": 0.01, "dropout_rate": 0.0}
+        made = classifier(trained, "cola", weight_decay=decay, **settings)
+        dense = made.model.parts["head"].dense
+        before, _ = dense.get_weights()
+        made.train(data, lambda *step: None)
+        ends.append(dense.get_weights())
+    (kernel, bias), (shrunk, same) = ends
+    want = 0.01 * 0.5 * before
+    np.testing.assert_allclose(kernel - shrunk, want, rtol=1e-3, atol=1e-6)
+    np.testing.assert_array_equal(bias, same)
+
+
+@pytest.mark.usefixtures("eager")
+def test_gradients_are_clipped_to_length_1(trained, tokenizer, monkeypatch):
+    """By SGD, whose update shows the gradient; unclipped it is longer."""
+
+    def build(*_):
+        return keras.optimizers.legacy.SGD(1.0)
+
+    monkeypatch.setattr(training.optimization, "build_optimizer", build)
+    made = classifier(trained, "stsb", epochs=1, batch_size=8, dropout_rate=0.0)
+    parts = [made.model.parts[name] for name in ("encoder", "head")]
+    before = [array for part in parts for array in part.get_weights()]
+    made.train(examples.encode(pairs(8), tokenizer, 14), lambda *step: None)
+    after = [array for part in parts for array in part.get_weights()]
+    total = sum(((a - b) ** 2).sum() for a, b in zip(before, after, strict=True))
+    assert np.sqrt(total) == pytest.approx(1, rel=1e-4)

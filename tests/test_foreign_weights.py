@@ -525,6 +525,12 @@ def test_settings_that_are_not_kept_are_named(tmp_path):
         ({"use_residual": True}, "use_residual=True; allowed: False"),
         ({"module_input_name": "token_embeddings"}, "allowed: 'sentence_embedding'"),
         ({"module_output_name": "other"}, "module_output_name='other'; allowed: 'sent"),
+        (
+            {"activation_function": "torch.nn.modules.linear.Identity"},
+            "with Identity; allowed: equal",
+        ),
+        ({"out_features": 8}, f"a layer from {HIDDEN} to 8 with Tanh"),
+        ({"bias": False}, "allowed: equal sizes, a bias and Tanh"),
     ],
 )
 def test_a_dense_module_that_is_no_pooler_is_refused(tmp_path, config, said):
@@ -907,6 +913,29 @@ def with_length(value):
         (
             fast_tokenizer(unk_token="the"),
             r"model.unk_token='the'; allowed: '\[UNK\]'",
+        ),
+        (
+            side_file("tokenizer_config.json", '{"tokenize_chinese_chars": false}'),
+            "tokenize_chinese_chars=False; allowed: True",
+        ),
+        (
+            fast_tokenizer(
+                normalizer={"type": "BertNormalizer", "handle_chinese_chars": False}
+            ),
+            "tokenize_chinese_chars=False; allowed: True",
+        ),
+        (
+            fast_tokenizer(normalizer={"type": "Lowercase"}),
+            "normalises by 'Lowercase'; allowed: BertNormalizer",
+        ),
+        (
+            fast_tokenizer(
+                normalizer={
+                    "type": "Sequence",
+                    "normalizers": [{"type": "Lowercase"}, {"type": "BertNormalizer"}],
+                }
+            ),
+            "normalises by 'Lowercase', 'BertNormalizer'; allowed: BertNormalizer",
         ),
         (side_file("vocab.txt", "a\0b\n" + "\n".join(VOCAB)), "line 1 has .*NUL"),
         (side_file("vocab.txt", "\n".join([*VOCAB, "x" * 900_000])), "characters"),
@@ -1465,3 +1494,16 @@ def test_a_name_of_the_hub_is_answered_with_its_download(name):
     with pytest.raises(UserError) as error:
         foreign.find(f"/no/folder/{name}")
     assert "hf download" not in str(error.value)
+
+
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_module_outside_of_the_folder_is_refused(tmp_path, is_absolute):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text('{"pooling_mode": "cls"}')
+    (tmp_path / "st").mkdir()
+    where = str(tmp_path / "out") if is_absolute else "../out"
+    entries = [{"type": "sentence_transformers.models.Pooling", "path": where}]
+    (tmp_path / "st" / "modules.json").write_text(json.dumps(entries))
+    said = "names '.*out'; allowed: paths inside the folder"
+    with pytest.raises(UserError, match=said):
+        modules.read(str(tmp_path / "st"))

@@ -51,6 +51,7 @@ def corpus(tmp_path_factory):
 def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     mined_path, nearest_path = tmp_path / "mined.tsv", tmp_path / "nearest.tsv"
     hard_path, work = tmp_path / "hard, 2.tsv.gz", tmp_path / "work"
+    skipped_path = tmp_path / "skipped.tsv"
     inputs = [f"--model={model}", f"--source={corpus}/source.txt"]
     inputs += [f"--target={corpus}/target.txt.gz", f"--work_dir={work}"]
     cases = [
@@ -65,9 +66,14 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
             *(f"--pool={corpus}/target.txt.gz", "--hard_negatives=2"),
             f"--output={hard_path}",
         ],
+        [
+            *(f"--model={model}", f"--bitext={corpus}/bitext.tsv"),
+            *(f"--pool={corpus}/target.txt.gz", "--hard_negatives=1"),
+            *("--skip_nearest=1", f"--output={skipped_path}"),
+        ],
     ]
     answers = [run(*case) for case in cases]
-    assert [code for code, _, _ in answers] == [0, 0, 0], answers
+    assert [code for code, _, _ in answers] == [0, 0, 0, 0], answers
     _, said, heard = answers[0]
     assert "--source: 61 sentences, " in heard and "index: flat" in heard
     assert f"--bitext_data=SOURCE-TARGET={mined_path}" in said.splitlines()[-1]
@@ -116,6 +122,12 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     for a, b in nearest:
         row = cosines[source.index(a)]
         assert row[target.index(b)] == pytest.approx(row.max(), abs=1e-6)
+
+    # -- without the nearest: the second of the two negatives
+    with gzip.open(hard_path, "rt") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file]
+    got = [line.split("\t") for line in skipped_path.read_text().splitlines()]
+    assert got == [[source, target, second] for source, target, _, second in rows]
 
     # -- hard negatives of translations
     report = bitext_lib.inspect([str(hard_path)])

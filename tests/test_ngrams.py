@@ -334,3 +334,32 @@ def test_pieces_need_word_pieces(paths, tmp_path):
     assert done.returncode == 1
     said = f"--vocab_file is {vocabulary}, of byte-level BPE; allowed: a WordPiece voc"
     assert done.stderr.startswith(f"error: {said}")
+
+
+@pytest.mark.large
+def test_the_flags_are_the_settings_of_the_library(paths, tmp_path):
+    with open(paths[0], "a") as file:
+        file.write("\n\ncaf\u00e9 noir\ncaf\u00e9 noir\n")
+    cases = [{"form": "released"}, {"counts": "document"}, {"scope": "corpus"}]
+    cases += [{"longest": 3}, {"strip_accents": False}]
+    arguments = [
+        [
+            *(f"--input={paths[0]},{paths[1]}", f"--output={tmp_path}/{number}.tsv"),
+            *("--top=5", "--min_count=1"),
+            *(f"--{name}={value}" for name, value in case.items()),
+        ]
+        for number, case in enumerate(cases)
+    ]
+    answers = commands.repeatedly("cmlm.ngrams", arguments)
+    found = set()
+    for number, (case, answer) in enumerate(zip(cases, answers, strict=True)):
+        code, _, heard = answer
+        assert code == 0, heard
+        rules = Rules(True, case.pop("strip_accents", True))
+        config = NgramConfig(**{"top": 5, "min_count": 1, **case})
+        extracted = extraction.extract(paths, Units(rules), config)
+        ngram_files.write(extracted, f"{tmp_path}/want")
+        got = (tmp_path / f"{number}.tsv").read_bytes()
+        assert got == (tmp_path / "want").read_bytes(), case
+        found.add(got)
+    assert len(found) == len(cases)

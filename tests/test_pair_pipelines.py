@@ -317,7 +317,8 @@ def test_one_span_of_the_copy_becomes_one_mask(text, tokenizer, unit):
         if unit == "tokens":
             np.testing.assert_array_equal(target[:at], source[:at])
             np.testing.assert_array_equal(target[at + 1 :], source[at + 3 :])
-    assert lengths == {2} if unit == "tokens" else lengths
+    # Three characters hide two short words, one, or the middle of a long one.
+    assert lengths == ({2} if unit == "tokens" else {-1, 0, 1})
 
 
 def test_a_span_of_characters_may_cut_a_word(tokenizer):

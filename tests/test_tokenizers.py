@@ -519,3 +519,55 @@ def test_bytes_have_gpt2s_letters():
     letters = tokenizer_file.BYTE_LETTERS
     assert sorted(letters) == sorted(pre_tokenizers.ByteLevel.alphabet())
     assert (letters[0], letters[0x20], letters[0x41]) == ("Ā", "Ġ", "A")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ignore_merges": True}, "model.ignore_merges=True; allowed: false"),
+        ({"dropout": 0.1}, "model.dropout=0.1; allowed: 0"),
+        ({"byte_fallback": True}, "model.byte_fallback=True; allowed: false"),
+        ({"end_of_word_suffix": "</w>"}, "end_of_word_suffix='</w>'; allowed"),
+        ({"merges": [["a", "b", "c"]]}, r"merge 1, \('a', 'b', 'c'\), is not of two"),
+        ({"merges": ["a \u0142x"]}, "merge 1, .* is not of two tokens"),
+    ],
+)
+def test_other_merges_are_refused_by_name(tmp_path, change, said):
+    _, path = byte_pairs(tmp_path)
+    values = json.loads(Path(path).read_text())
+    values["model"] |= change
+    Path(path).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=said):
+        open_tokenizer(path)
+
+
+def test_bytes_ids_and_division_are_those_of_byte_level_bpe(tmp_path):
+    _, path = byte_pairs(tmp_path)
+    whole = json.loads(Path(path).read_text())
+    left = [token for token in whole["model"]["vocab"] if token != "\u0100"]
+    vocab = {token: number for number, token in enumerate(left)}
+    model = {**whole["model"], "vocab": vocab, "merges": []}
+    twice = {"id": 0, "content": "<mask>", "special": True}
+    division = {**whole["pre_tokenizer"], "use_regex": False}
+    for part, value, said in (
+        ("model", model, "lacks the tokens of 1 of"),
+        ("added_tokens", [*whole["added_tokens"], twice], "has two ids for '<mask>'"),
+        ("pre_tokenizer", division, "use_regex=False"),
+    ):
+        Path(path).write_text(json.dumps({**whole, part: value}))
+        with pytest.raises(UserError, match=said):
+            open_tokenizer(path)
+
+
+def test_other_rules_of_sentencepiece_are_refused_by_name(tmp_path):
+    _, (_, path) = pieces(tmp_path)
+    for part, name in (("model", "byte_fallback"), ("pre_tokenizer", "prepend_scheme")):
+        values = json.loads(Path(path).read_text())
+        if part == "model":
+            values["model"][name] = True
+        else:
+            values["pre_tokenizer"]["pretokenizers"][-1][name] = "never"
+        other = tmp_path / f"{name}.json"
+        other.write_text(json.dumps(values))
+        with pytest.raises(UserError, match=f"{part}.{name}="):
+            open_tokenizer(str(other))

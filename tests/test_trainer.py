@@ -13,7 +13,7 @@ from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization
-from cmlm.training import metrics_log, reporting
+from cmlm.training import metrics_log, pace, reporting
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.totals import means
@@ -592,3 +592,20 @@ def test_validation_takes_so_many_examples(one_device, batches, examples, steps,
     validator._next = noting
     validator.evaluate(["cmlm"], steps)
     assert len(metrics) == taken
+
+
+def test_a_loop_takes_a_second_and_ends_at_every_interval(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now)
+    settings = experiment.TrainerConfig(
+        steps_per_loop=40, summary_interval=100, checkpoint_interval=70
+    )
+    clock, step, loops = pace.Pace(settings, 0), 0, []
+    # The seconds that each step of a loop takes.
+    for seconds in (0.5, 0.5, 0.1, 0.01, 0.01, 0.01, 0.01, 3.0, 3.0):
+        loops.append(clock.next_loop(step))
+        step += loops[-1]
+        now += loops[-1] * seconds
+        clock.looped(step)
+    # 15 and 30 end at steps 70 and 100; 40 is the most.
+    assert loops == [1, 2, 2, 10, 40, 15, 30, 40, 1]

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.errors import UserError
-from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization import rules, vocabulary_file
 from cmlm.tokenization.rules import Rules
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import coverage, learning, of_run, words
@@ -214,3 +214,43 @@ def test_a_text_without_words_teaches_nothing(tmp_path):
 def test_wrong_values_are_named(changes, message):
     with pytest.raises(UserError, match=message):
         fields.check(VocabularyConfig(**changes))
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0])
+def test_languages_are_smoothed_by_the_set_exponent_up_to_the_limit(
+    tmp_path, monkeypatch, exponent
+):
+    chunk, seen = words.LINES_PER_CHUNK, []
+    # The limit of one byte ends the first language behind its first chunk.
+    for language, word, lines in (
+        ("en", "house", 3 * chunk),
+        ("de", "haus", chunk // 64),
+    ):
+        (tmp_path / language).write_text(f"{word}\n" * lines)
+    files = {language: [str(tmp_path / language)] for language in ("en", "de")}
+
+    def learn(counts, _):
+        seen.append(counts)
+        return SPECIAL
+
+    monkeypatch.setattr(learning, "learn_from_counts", learn)
+    config = VocabularyConfig(size=200, sampling_exponent=exponent, max_text_bytes=1)
+    learning.learn(files, config, str(tmp_path / "v.txt"))
+    assert seen == [{"house": chunk, "haus": chunk if exponent == 0 else chunk // 64}]
+
+
+def test_the_flags_are_the_settings_of_the_vocabulary(tmp_path):
+    (tmp_path / "a.txt").write_text("Caf\u00e9 the house\n" * 20)
+    (tmp_path / "b.txt").write_text("das Haus\n" * 20)
+    done = commands.run(
+        *("cmlm.vocab", f"--input=en={tmp_path}/a.txt,de={tmp_path}/b.txt"),
+        *(f"--output={tmp_path}/v.txt", "--size=201", "--nostrip_accents"),
+        *("--dotless_i", "--normalization=nfc", "--sampling_exponent=1"),
+        "--max_text_bytes=99",
+    )
+    assert done.returncode == 0, done.stderr
+    found = rules.read(str(tmp_path / "v.txt"))
+    want = Rules(True, False, dotless_i=True, normalization="nfc")
+    assert found.rules == want.as_dict()
+    settings = {"size": 201, "sampling_exponent": 1, "max_text_bytes": 99}
+    assert found.origin.items() >= settings.items()
