@@ -831,9 +831,17 @@ def test_a_long_text_loses_its_end(tmp_path, stated, direction, said):
         ({"processing_kwargs": {"text": {"max_length": 7}}}, "text.max_length=7; allo"),
         ({"tokenizer_args": {"model_max_length": 8}, "processor_kwargs": None}, ""),
         ({"processing_kwargs": {"text": {"padding": True}, "audio": {"a": 1}}}, ""),
+        (
+            {"config_args": {"num_hidden_layers": 1}},
+            "num_hidden_layers=1; allowed: the",
+        ),
+        ({"model_kwargs": {"dtype": "float16", "use_cache": False}}, ""),
+        ({"transformer_task": "fill-mask"}, "allowed: 'feature-extraction'"),
+        ({"module_output_name": "token_embeddings"}, ""),
+        ({"modality_config": {"text": {"method": "other"}}}, "modality_config={.*allo"),
     ],
 )
-def test_arguments_of_the_tokenizer_say_nothing_new(tmp_path, stated, said):
+def test_arguments_of_encoder_and_tokenizer_say_nothing_new(tmp_path, stated, said):
     folder = write_folder(tmp_path / "arguments")
     settings = json.dumps({"max_seq_length": 8, **stated})
     (folder / "sentence_bert_config.json").write_text(settings)
@@ -1494,6 +1502,50 @@ def test_a_name_of_the_hub_is_answered_with_its_download(name):
     with pytest.raises(UserError) as error:
         foreign.find(f"/no/folder/{name}")
     assert "hf download" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("custom_st.Pooling", "module 'custom_st.Pooling' at position 1; allowed"),
+        ("sentence_transformers.models.Normalize", "has no module Pooling"),
+    ],
+)
+def test_a_chain_without_pooling_of_sentence_transformers_is_refused(
+    tmp_path, kind, said
+):
+    names = ("sentence_transformers.models.Transformer", kind)
+    entries = [{"type": name, "path": ""} for name in names]
+    (tmp_path / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(UserError, match=said):
+        modules.read(str(tmp_path))
+
+
+def test_an_adapter_beside_the_weights_is_refused(tmp_path):
+    folder = write_folder(tmp_path / "bert")
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="adapter_config.json adds an adapter"):
+        foreign.find(str(folder))
+
+
+def test_weights_that_are_replaced_while_they_are_read_are_refused(tmp_path):
+    folder = write_folder(tmp_path / "bert")
+    stored = tensors_lib.Tensors(str(folder))
+    name = next(iter(stored))
+    before = stored.read(name)
+    safetensors.numpy.save_file({name: before + 1}, tmp_path / "other")
+    (tmp_path / "other").rename(folder / tensors_lib.FILE_NAME)
+    with pytest.raises(UserError, match="was replaced while it was read; try again"):
+        stored.read(name)
+
+
+def test_weights_on_another_machine_are_refused():
+    folder = "ram://foreign_weights"
+    tf.io.gfile.makedirs(folder)
+    with tf.io.gfile.GFile(f"{folder}/{tensors_lib.FILE_NAME}", "w") as file:
+        file.write("x")
+    with pytest.raises(UserError, match="is not a local file; allowed: a copy on"):
+        tensors_lib.Tensors(folder)
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])

@@ -571,3 +571,13 @@ def test_other_rules_of_sentencepiece_are_refused_by_name(tmp_path):
         other.write_text(json.dumps(values))
         with pytest.raises(UserError, match=f"{part}.{name}="):
             open_tokenizer(str(other))
+
+
+def test_added_tokens_of_sentencepiece_count_as_text(tmp_path):
+    _, (theirs, path) = pieces(tmp_path)
+    plain = open_tokenizer(path).tokenize(tf.constant(["anewb a new b"])).to_list()
+    theirs.add_tokens(["new"])
+    _, path = _saved(theirs, tmp_path)
+    added = open_tokenizer(path)
+    assert "new" in added.vocab
+    assert added.tokenize(tf.constant(["anewb a new b"])).to_list() == plain

@@ -69,7 +69,8 @@ class TokenizerFile:
         kind: the model: `BPE`, `Unigram` or `WordPiece`.
         tokens: the tokens by id.
         special: the tokens of the roles `pad`, `unk`, `cls`, `sep` and `mask`.
-        reserved: special tokens without a role here.
+        reserved: tokens that no text has: special tokens without a role here, and
+            added tokens of a Unigram model, whose pieces have no score.
         pair_separators: separators between the two texts of a pair.
         lower_case: WordPiece: whether text is lower-cased.
         strip_accents: WordPiece: whether its accents are dropped.
@@ -221,6 +222,10 @@ def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
     else:
         ids = dict(vocab)
     added = values.get("added_tokens") or []
+    reserved = {token["content"] for token in added if token.get("special")}
+    if kind == "Unigram":
+        # A piece without a score would win against all other pieces.
+        reserved |= {token["content"] for token in added} - ids.keys()
     for token in added:
         if ids.setdefault(token["content"], token["id"]) != token["id"]:
             raise UserError(f"{path} has two ids for {shown(token['content'])}")
@@ -238,7 +243,7 @@ def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
         kind=kind,
         tokens=tokens,
         special=special,
-        reserved=tuple(t["content"] for t in added if t.get("special")),
+        reserved=tuple(t["content"] for t in added if t["content"] in reserved),
         pair_separators=separators,
         **readers[kind](values, tokens, path),
     )

@@ -51,6 +51,23 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
+# Settings of sentence-transformers for the encoder, and the only value of each that
+# this project follows.
+_FOLLOWED = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {
+        "text": {"method": "forward", "method_output_name": "last_hidden_state"}
+    },
+    "module_output_name": "token_embeddings",
+}
+_ENCODER_ARGUMENTS = ("config_args", "config_kwargs", "model_args", "model_kwargs")
+# Arguments of the encoder that change no vector beyond rounding.
+_WITHOUT_EFFECT = {
+    *("add_pooling_layer", "attn_implementation", "dtype", "torch_dtype"),
+    *("trust_remote_code", "use_cache"),
+}
+# The file of an adapter, whose weights transformers adds to those of the encoder.
+_ADAPTER = "adapter_config.json"
 
 
 def is_transposed(name: str) -> bool:
@@ -71,6 +88,12 @@ def read(folder: str) -> base.Source:
     transformer = os.path.join(folder, around.transformer)
     path = os.path.join(transformer, CONFIG)
     config = json_files.read(path)
+    adapter = os.path.join(transformer, _ADAPTER)
+    if tf.io.gfile.exists(adapter):
+        raise UserError(
+            f"{adapter} adds an adapter to the weights; allowed: a folder without it, "
+            "which merge_and_unload() and save_pretrained() of peft write"
+        )
     architecture = architectures.of(config, path)
     model = _shape(architecture, config, path)
     stored = tensors.Tensors(transformer)
@@ -247,7 +270,7 @@ def _sentence_settings(folder: str) -> tuple[dict[str, Any], str]:
 
 
 def _check_arguments(folder: str, length: int | None) -> None:
-    """Refuses arguments of the tokenizer by which sentence-transformers reads a text.
+    """Refuses arguments by which sentence-transformers changes encoder or tokenizer.
 
     Args:
         folder: the folder of the encoder.
@@ -257,6 +280,18 @@ def _check_arguments(folder: str, length: int | None) -> None:
         UserError: an argument that says more than the other files of the folder.
     """
     settings, path = _sentence_settings(folder)
+    for name, value in _FOLLOWED.items():
+        if settings.get(name) not in (None, value):
+            raise UserError(
+                f"{path} has {name}={shown(settings[name])}; allowed: {value!r}"
+            )
+    for group in _ENCODER_ARGUMENTS:
+        values = json_files.field(settings, group, dict, path, {})
+        for name in sorted(values.keys() - _WITHOUT_EFFECT):
+            raise UserError(
+                f"{path} has {group}.{name}={shown(values[name])}; allowed: the "
+                f"setting in {CONFIG}"
+            )
     groups = {name: settings for name in ("tokenizer_args", "processor_kwargs")}
     calls = json_files.field(settings, "processing_kwargs", dict, path, {})
     groups |= {name: calls for name in ("common", "text")}

@@ -19,6 +19,7 @@ PROMPTS = "config_sentence_transformers.json"
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _CONFIG = "config.json"
 _COSINE = "cosine"
+_PACKAGE = "sentence_transformers."
 # Settings of a Dense module, and the values that this project follows.
 _DENSE = {
     "use_residual": (None, False),
@@ -125,10 +126,13 @@ def read(folder: str) -> Modules:
         if os.path.isabs(where) or ".." in where.split("/"):
             raise UserError(f"{path} names {where!r}; allowed: paths inside the folder")
         last = kind.rpartition(".")[2]
-        if last not in left or (last == "Dense" and found.pooling != "cls"):
+        # A class of another package may compute anything.
+        is_known = kind.startswith(_PACKAGE) and last in left
+        if not is_known or (last == "Dense" and found.pooling != "cls"):
             raise UserError(
                 f"{path} has the module {kind!r} at position {number}; allowed, in this"
-                " order: Transformer, Pooling, Dense with tanh after [CLS], Normalize"
+                " order: Transformer, Pooling, Dense with tanh after [CLS], Normalize, "
+                "all of the package sentence_transformers"
             )
         # A second Normalize changes nothing.
         left = left[left.index(last) + (last != "Normalize") :]
@@ -146,6 +150,8 @@ def read(folder: str) -> Modules:
             found.dense, found.pooling = where, "pooler"
         else:
             found.normalized = True
+    if not found.pooling:
+        raise UserError(f"{path} has no module Pooling; allowed: one after Transformer")
     return found
 
 

@@ -34,6 +34,7 @@ class Tensors:
         else:
             refuse_pickle(folder)
             raise UserError(f"{folder} has no {FILE_NAME}")
+        self._written = {path: _identity(path) for path in paths}
         self._files = {path: _open(path) for path in paths}
         self._path = {
             name: path
@@ -59,14 +60,31 @@ class Tensors:
         # The pages of a file stay in memory as long as it is open, so each reading
         # opens it anew.
         if math.prod(shape) <= _BLOCK:
-            array = np.asarray(_open(path).get_tensor(name))
+            array = np.asarray(self._open_again(path).get_tensor(name))
             return array.astype(np.float32, copy=False)
         array = shared_memory.empty_array(shape)
         rows = max(1, _BLOCK // math.prod(shape[1:]))
         for start in range(0, len(array), rows):
             stop = min(start + rows, len(array))
-            array[start:stop] = _open(path).get_slice(name)[start:stop]
+            array[start:stop] = self._open_again(path).get_slice(name)[start:stop]
         return array
+
+    def _open_again(self, path: str):
+        file = _open(path)
+        if _identity(path) != self._written[path]:
+            raise UserError(f"{path} was replaced while it was read; try again")
+        return file
+
+
+def _identity(path: str) -> tuple[int, ...]:
+    """Numbers that change if another program replaces or rewrites a file."""
+    if "://" in path:
+        raise UserError(f"{path} is not a local file; allowed: a copy on this machine")
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _open(path: str):
