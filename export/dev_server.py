@@ -430,8 +430,14 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
             outputs = self._model.predict(name, inputs)
         except (ValueError, TypeError, tf.errors.OpError) as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, _reason(error))
-        for key, value in outputs.items():
-            response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
+        unknown = sorted(set(request.output_filter) - outputs.keys())
+        if unknown:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"output_filter has {unknown}; allowed: {sorted(outputs)}",
+            )
+        for key in request.output_filter or outputs:
+            response.outputs[key].CopyFrom(tf.make_tensor_proto(outputs[key]))
         response.model_spec.CopyFrom(request.model_spec)
         response.model_spec.version.value = self._version
         return response

@@ -30,6 +30,8 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.encoders.opened_weights import describe_cut
+        from cmlm.modeling import weights
+        from cmlm.modeling.foreign import huggingface_tokenizer
         from export import huggingface_folder
 
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
@@ -44,6 +46,13 @@ def main(_) -> None:
         if normalize is None:
             normalize = model.config.model.normalized
         huggingface_folder.write(model, directory, seq_length, normalize)
+        added = huggingface_tokenizer.added_to_text(directory)
+        if added:
+            print(
+                "note: Hugging Face finds these added tokens in a text, and here they "
+                f"count as text: {weights.listed(added)}",
+                file=sys.stderr,
+            )
     print(f"folder  {FLAGS.output}")
     print(f"load    sentence_transformers.SentenceTransformer({FLAGS.output!r})")
 

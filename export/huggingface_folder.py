@@ -241,7 +241,13 @@ def _write_tokenizer(opened: OpenedWeights, directory: str, seq_length: int) -> 
     _write_json(
         directory,
         "tokenizer_config.json",
-        {**settings, "model_max_length": seq_length, **special},
+        {
+            **settings,
+            "model_max_length": seq_length,
+            # In this project, no text gives a special token.
+            "split_special_tokens": True,
+            **special,
+        },
     )
 
 
@@ -289,7 +295,8 @@ def _normalizer(rules: Rules) -> dict:
     """BERT's normaliser, after the steps that it lacks."""
     bert = {
         "type": _BERT_NORMALIZER,
-        "clean_text": True,
+        # It would drop U+FFFD, which tf-text keeps.
+        "clean_text": rules.style != "tf-text",
         "handle_chinese_chars": True,
         "strip_accents": _strip_accents(rules),
         "lowercase": rules.lower_case,
@@ -300,9 +307,8 @@ def _normalizer(rules: Rules) -> dict:
     if rules.dotless_i:
         before += huggingface_tokenizer.DOTLESS_I
     if letters.left_to_tf_text(rules):
-        before += huggingface_tokenizer.FOLDING
-        before.append(huggingface_tokenizer.SPLITTING_FOLDED)
-    elif rules.style == "tf-text":
+        before += [*huggingface_tokenizer.FOLDING, huggingface_tokenizer.DROPPING]
+    if rules.style == "tf-text":
         before.append(huggingface_tokenizer.SPLITTING)
     return {"type": "Sequence", "normalizers": [*before, bert]} if before else bert
 

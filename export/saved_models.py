@@ -163,12 +163,11 @@ def compare(
         expected,
         components,
     )
-    scale = max(1.0, float(np.abs(expected).max()))
     for differences, tolerance in (
         (two, TOLERANCE),
         (served, TOLERANCES[precision]),
     ):
-        for name, difference in differences.items():
+        for name, (difference, scale) in differences.items():
             # Not `>`: a NaN must not pass.
             if not difference <= scale * tolerance:
                 raise UserError(
@@ -176,15 +175,17 @@ def compare(
                     f"by {difference:.1e}; allowed: at most {scale * tolerance:.0e}; "
                     "nothing was exported"
                 )
-    return max(*two.values(), *served.values())
+    return max(difference for difference, _ in (*two.values(), *served.values()))
 
 
 def _load(directory: str, name: str):
     return tf.saved_model.load(os.path.join(directory, name))
 
 
-def _difference(vectors, expected: np.ndarray) -> float:
-    return float(np.abs(vectors - expected).max())
+def _difference(vectors, expected: np.ndarray) -> tuple[float, float]:
+    """The largest difference, and the largest expected number, at least 1."""
+    scale = max(1.0, float(np.abs(expected).max()))
+    return float(np.abs(vectors - expected).max()), scale
 
 
 def _expected(opened: OpenedWeights, text: tf.Tensor, seq_length: int) -> np.ndarray:
@@ -203,8 +204,8 @@ def _differences_of_serving(
     inputs: dict[str, tf.Tensor],
     expected: np.ndarray,
     components: PrincipalComponents | None,
-) -> dict[str, float]:
-    """The differences of every signature, by its name and its language if it has one.
+) -> dict[str, tuple[float, float]]:
+    """The `_difference` of every signature, by its name and language if it has one.
 
     Args:
         directory, components: as for `write`.

@@ -230,6 +230,12 @@ def test_the_last_value_of_a_tensor_fills_its_shape_within_memory(server):
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         vectors = tf.make_ndarray(stub.Predict(request).outputs["default"])
         assert vectors.shape[0] == 2 and np.isfinite(vectors).all()
+        request.output_filter.append("default")
+        assert list(stub.Predict(request).outputs) == ["default"]
+        request.output_filter.append("other")
+        with pytest.raises(grpc.RpcError, match="output_filter has .'other'.; allowed"):
+            stub.Predict(request)
+        del request.output_filter[:]
         for size, said in (
             (1 << 40, "text has 1 value for the shape .*; allowed: a shape of at most"),
             (-1, r"text has the shape \[-1\]; allowed: sizes from 0"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
+import tokenizers as hugging_face
 import yaml
 
 from cmlm.encoders import model_dir, opening
@@ -102,14 +103,28 @@ def test_tokenizer_files_agree(tmp_path):
     assert vocab == list(trained.tokenizer.vocab)
     assert fast["model"]["vocab"] == {token: i for i, token in enumerate(vocab)}
     # tf-text folds letters and ends words before BERT's own step.
-    *folding, splitting, bert = fast["normalizer"]["normalizers"]
+    *folding, dropping, splitting, bert = fast["normalizer"]["normalizers"]
     assert folding == huggingface_tokenizer.FOLDING and bert["type"] == "BertNormalizer"
-    assert splitting == huggingface_tokenizer.SPLITTING_FOLDED
+    assert dropping == huggingface_tokenizer.DROPPING
+    assert splitting == huggingface_tokenizer.SPLITTING and not bert["clean_text"]
     assert bert["lowercase"] is slow["do_lower_case"] is True
     assert slow["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert slow["model_max_length"] == model_dirs.SEQ_LENGTH
     special = {token["content"]: token["id"] for token in fast["added_tokens"]}
     assert special == {vocab[i]: i for i in range(5)}
+
+
+@pytest.mark.parametrize("settings", [{}, {"vocabulary.lower_case": False}])
+def test_tokens_of_unusual_characters_are_those_of_the_run(tmp_path, settings):
+    trained, folder = export(tmp_path, **settings)
+    theirs = hugging_face.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    odd = "\ufffd \ue000 \u3164 \u115f \u00ad \u200d \u0007 \u0085 \t".split(" ")
+    for text in [f"the mat{char}s cat {char} {char}dog" for char in odd]:
+        (row,) = trained.tokenizer.tokenize(tf.constant([text])).to_list()
+        assert theirs.encode(text, add_special_tokens=False).ids == row, repr(text)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    # transformers then reads "[SEP]" in a text as three words, as this project does.
+    assert settings["split_special_tokens"] is True
 
 
 def test_modules_follow_pooling_and_normalisation(tmp_path):

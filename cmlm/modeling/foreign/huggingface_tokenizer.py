@@ -299,7 +299,7 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
     normalizer, before = _normalizer(fast, fast_name)
     # transformers' class of BERT has its rules in tokenizer_config.json and its code.
     is_general = bool(fast) and _is_general(folder, settings)
-    _check_division(fast, normalizer, is_general, fast_name)
+    _check_division(fast, normalizer, before["style"], is_general, fast_name)
 
     def switch(name, default):
         """The value of a rule; None counts as the default."""
@@ -407,10 +407,12 @@ FOLDING = [
     _replace("\u03c2", "\u03c3"),
     _replace("\u0345", "\u03b9"),
 ]
-# These end words as tf-text does, where BertNormalizer would join them. tf-text drops
-# joiners and soft hyphens where it folds.
+# tf-text's folding drops joiners, soft hyphens and other invisible characters.
+DROPPING = _replace(r"\p{Default_Ignorable_Code_Point}", "", "Regex")
+# This step ends words as tf-text does, where BertNormalizer would join them.
 SPLITTING = _replace(r"[\p{Cc}\p{Cf}]", " ", "Regex")
-SPLITTING_FOLDED = _replace(
+# Older folders have this step instead of the two above.
+_SPLITTING_FOLDED = _replace(
     r"[[\p{Cc}\p{Cf}]&&\P{Default_Ignorable_Code_Point}]", " ", "Regex"
 )
 NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
@@ -444,7 +446,8 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
         before["dotless_i"], left = True, left[len(DOTLESS_I) :]
     if left[: len(FOLDING)] == FOLDING:
         before["style"], left = "tf-text", left[len(FOLDING) :]
-    if left[:1] in ([SPLITTING], [SPLITTING_FOLDED]):
+        left = left[left[:1] == [DROPPING] :]
+    if left[:1] in ([SPLITTING], [_SPLITTING_FOLDED]):
         before["style"], left = "tf-text", left[1:]
     if not left:
         return {}, before
@@ -454,12 +457,15 @@ def _normalizer(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
     return left[0], before
 
 
-def _check_division(fast: dict, normalizer: dict, is_general: bool, path: str) -> None:
+def _check_division(
+    fast: dict, normalizer: dict, style: str, is_general: bool, path: str
+) -> None:
     """Raises UserError if tokenizer.json divides the text into other words or pieces.
 
     Args:
         fast: its content.
         normalizer: its BertNormalizer, or {}.
+        style: the style of the rules before it.
         is_general: whether it must state every rule.
         path: its path.
     """
@@ -468,9 +474,11 @@ def _check_division(fast: dict, normalizer: dict, is_general: bool, path: str) -
         steps = splitter.get("pretokenizers")
         # A sequence of one step is that step.
         splitter = steps[0] if isinstance(steps, list) and len(steps) == 1 else splitter
+    # The rules before it clean the text in the style of tf-text.
+    cleans = True if style != "tf-text" else normalizer.get("clean_text")
     for name, values, key, allowed, is_needed in (
         ("normalizer", normalizer, "type", "BertNormalizer", is_general),
-        ("normalizer", normalizer, "clean_text", True, False),
+        ("normalizer", normalizer, "clean_text", cleans, False),
         ("pre_tokenizer", splitter, "type", "BertPreTokenizer", is_general),
         ("model", fast.get("model"), "continuing_subword_prefix", "##", False),
         ("model", fast.get("model"), "unk_token", "[UNK]", False),
