@@ -197,7 +197,7 @@ def _choose(
     Returns:
         bool [batch, length].
     """
-    maskable = ~tf.gather(tf.constant(tokenizer.is_special), ids)
+    maskable = tokenizer.ordinary(ids)
     score = tf.random.stateless_uniform(tf.shape(ids), seed)
     if whole_word:
         return _choose_words(maskable, score, tokenizer.continues(ids), budget)

@@ -126,7 +126,7 @@ class NgramFinder:
         """Finds the n-grams of every row, except n-grams inside a longer one."""
         del seed
         length = tf.shape(ids)[1]
-        ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
+        ordinary = self._tokenizer.ordinary(ids)
         continues = tf.gather(tf.constant(self._tokenizer.is_continuation), ids)
         padding = [[0, 0], [0, self._longest]]
         padded = tf.cast(tf.pad(ids, padding), tf.int64)

@@ -157,8 +157,7 @@ def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:
         if mask_rate:
             found = masking.mask_tokens(ids, tokenizer, masking_config, seed)
             masked = found["input_word_ids"]
-            ordinary = ~tf.gather(tf.constant(tokenizer.is_special), masked)
-            left = tf.reduce_any(ordinary, axis=1, keepdims=True)
+            left = tf.reduce_any(tokenizer.ordinary(masked), axis=1, keepdims=True)
             ids = tf.where(left, masked, ids)
         return {
             f"{name}_word_ids": ids,

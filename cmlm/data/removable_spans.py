@@ -58,8 +58,8 @@ class RandomSpans:
     def __call__(self, ids, marks, seed):
         """Draws a span at every token that leaves room for it, of ordinary tokens."""
         del marks
-        special = tf.gather(tf.constant(self._tokenizer.is_special), ids)
-        n_tokens = tf.reduce_sum(tf.cast(~special, tf.int32), axis=1, keepdims=True)
+        ordinary = self._tokenizer.ordinary(ids)
+        n_tokens = tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1, keepdims=True)
         shape = tf.shape(ids)
         drawn = tf.random.stateless_categorical(
             tf.constant(self._logits[np.newaxis], tf.float32),
@@ -71,7 +71,8 @@ class RandomSpans:
         ends = start + tf.reshape(drawn, shape) + 1
         # Special tokens before each position: [SEP] ends the tokens, and [UNK] may
         # stand among them. A span has none, and fewer tokens than its sentence.
-        before = tf.cumsum(tf.pad(tf.cast(special, tf.int32), [[0, 0], [1, 0]]), axis=1)
+        special = tf.cast(~ordinary, tf.int32)
+        before = tf.cumsum(tf.pad(special, [[0, 0], [1, 0]]), axis=1)
         within = tf.gather(before, tf.minimum(ends, shape[1]), batch_dims=1)
         fits = (within == before[:, :-1]) & (ends - start < n_tokens)
         return tf.where(fits & (ends <= shape[1]), ends, 0)
@@ -79,8 +80,8 @@ class RandomSpans:
     def possible(self, ids, marks):
         """Tells which rows have a span, because they have at least two tokens."""
         del marks
-        ordinary = ~tf.gather(tf.constant(self._tokenizer.is_special), ids)
-        return tf.reduce_sum(tf.cast(ordinary, tf.int32), axis=1) >= 2
+        ordinary = tf.cast(self._tokenizer.ordinary(ids), tf.int32)
+        return tf.reduce_sum(ordinary, axis=1) >= 2
 
 
 def draw(ends: tf.Tensor, n_spans: int, seed: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -146,7 +147,7 @@ def prepare_masks(
     order_seed, action_seed, token_seed = tf.unstack(
         tf.random.experimental.stateless_split(seed, 3)
     )
-    maskable = ~tf.gather(tf.constant(tokenizer.is_special), ids)
+    maskable = tokenizer.ordinary(ids)
     score = tf.random.stateless_uniform(shape, order_seed)
     order = tf.argsort(tf.where(maskable[:, tf.newaxis], score, 2.0), stable=True)
 

@@ -85,6 +85,10 @@ class Tokenizer(tf.Module):
         """`tokenize` of valid UTF-8."""
         raise NotImplementedError
 
+    def ordinary(self, ids: tf.Tensor) -> tf.Tensor:
+        """Tells which tokens are not special: ids of any shape to bool."""
+        return ~tf.gather(tf.constant(self.is_special), ids)
+
     def continues(self, ids: tf.Tensor) -> tf.Tensor:
         """Tells which tokens continue the word of the token before them.
 
