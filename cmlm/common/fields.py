@@ -150,12 +150,11 @@ def check_types(config: Any, prefix: str = "") -> None:
     """Does the first half of `check`: types, and finite numbers."""
     for field in dataclasses.fields(config):
         value, path = getattr(config, field.name), f"{prefix}{field.name}"
-        allowed_types = _allowed_types(type(config))[field.name]
+        allowed_types, kinds = _types(type(config))[field.name]
         if dataclasses.is_dataclass(value) and isinstance(value, allowed_types):
             check_types(value, f"{path}.")
             continue
         fitted = _fitted(value, allowed_types, path)
-        kinds = _item_types(type(config))[field.name]
         if kinds and isinstance(fitted, tuple):
             place = f"an item of {path}"
             fitted = tuple(_fitted(item, kinds, place) for item in fitted)
@@ -248,24 +247,15 @@ def check_sections(config: Any, values: Mapping, prefix: str = "") -> None:
 
 
 @functools.cache
-def _allowed_types(config_class: type) -> dict[str, tuple[type, ...]]:
-    """Returns the types in the annotation of each field."""
-    hints = typing.get_type_hints(config_class)
-    return {
-        field.name: _kinds(hints[field.name])
-        for field in dataclasses.fields(config_class)
-    }
-
-
-@functools.cache
-def _item_types(config_class: type) -> dict[str, tuple[type, ...]]:
-    """Returns the types of the items of each field, which only tuples have."""
+def _types(config_class: type) -> dict[str, tuple[tuple[type, ...], tuple[type, ...]]]:
+    """Returns the types of each field, and those of its items, which tuples have."""
     hints = typing.get_type_hints(config_class)
     found = {}
     for field in dataclasses.fields(config_class):
         hint = hints[field.name]
         is_tuple = typing.get_origin(hint) is tuple
-        found[field.name] = _kinds(typing.get_args(hint)[0]) if is_tuple else ()
+        items = _kinds(typing.get_args(hint)[0]) if is_tuple else ()
+        found[field.name] = _kinds(hint), items
     return found
 
 
