@@ -163,25 +163,22 @@ def _opened(path: str) -> Iterator[BinaryIO]:
 
 
 # ------------------------------------------------------------------- plain text
-def _plain(layout: str) -> Reader:
-    def read_plain(
-        lines: raw_lines.Lines, _: str, counts: Counter
-    ) -> Iterator[_Document]:
-        document: list[str] = []
-        size = 0
-        for paragraph in sentences.paragraphs(lines, layout):
+def _plain(
+    layout: str, lines: raw_lines.Lines, _: str, counts: Counter
+) -> Iterator[_Document]:
+    document: list[str] = []
+    size = 0
+    for paragraph in sentences.paragraphs(lines, layout):
+        if paragraph is not None:
+            document.append(paragraph)
+            size += len(paragraph)
+        if document and (paragraph is None or size > raw_lines.MAX_BYTES):
             if paragraph is not None:
-                document.append(paragraph)
-                size += len(paragraph)
-            if document and (paragraph is None or size > raw_lines.MAX_BYTES):
-                if paragraph is not None:
-                    counts["documents cut"] += 1
-                yield _as_it_is(document)
-                document, size = [], 0
-        if document:
+                counts["documents cut"] += 1
             yield _as_it_is(document)
-
-    return read_plain
+            document, size = [], 0
+    if document:
+        yield _as_it_is(document)
 
 
 def _as_it_is(lines: list[str]) -> _Document:
@@ -424,9 +421,9 @@ def _refuse_shared_texts(data: bytes) -> None:
 
 
 LAYOUTS: dict[str, Reader] = {
-    "lines": _plain("lines"),
-    "wrapped": _plain("wrapped"),
-    "wikitext": _plain("wikitext"),
+    "lines": functools.partial(_plain, "lines"),
+    "wrapped": functools.partial(_plain, "wrapped"),
+    "wikitext": functools.partial(_plain, "wikitext"),
     "json": _json,
     "wet": _wet,
     "wikipedia": _wikipedia,
