@@ -51,45 +51,54 @@ def prepare(
     """
     if config.dotless_i is None:
         config.dotless_i = config.lower_case and rules.has_dotless_i(files)
-    own = vocabulary_file.find(model_dir)
-    present = tf.io.gfile.exists(own)
+    found = vocabulary_file.find(model_dir)
+    own = found if tf.io.gfile.exists(found) else None
     # The name of its run tells a vocabulary of this run from a copy of another one.
     mark = {_RUN: os.path.basename(os.path.abspath(model_dir))}
-    if is_new and present:
+    if is_new and own:
         _refuse_foreign(config, files, own, mark)
     if config.file:
         _refuse_other_size(config.file, model_size)
-        path = _given(config, model_dir, has_weights, mark)
-    elif present and (has_weights or not _left_behind(config, files, own)):
+        path = _given(config, model_dir, own, has_weights, mark)
+    elif own and (has_weights or not _left_behind(config, files, own)):
         path = own
     else:
-        path = _learnt(config, files, model_dir, mark)
+        if own:
+            logger.info(
+                "%s was learnt with other text or settings: learning a new one", own
+            )
+        path = os.path.join(model_dir, vocabulary_file.FILE_NAME)
+        learning.learn(files, config, path, mark)
+        _remove_others(path)
     _refuse_other_size(path, model_size)
     return path
 
 
 def _given(
-    config: VocabularyConfig, model_dir: str, has_weights: bool, mark: Mapping[str, str]
+    config: VocabularyConfig,
+    model_dir: str,
+    own: str | None,
+    has_weights: bool,
+    mark: Mapping[str, str],
 ) -> str:
     """Copies `config.file` into a model_dir, unless its vocabulary is there already.
 
     Args:
         config, model_dir, has_weights: as for `prepare`.
+        own: the vocabulary in the model_dir, or None.
         mark: see `_refuse_foreign`.
 
     Raises:
         UserError: the weights have another vocabulary.
     """
-    own = vocabulary_file.find(model_dir)
-    present = tf.io.gfile.exists(own)
-    if present and has_weights and not vocabulary_file.same(config.file, own):
-        raise UserError(
-            f"{config.file} differs from the run's vocabulary, {own}; "
-            "allowed: that file, or another --model_dir"
-        )
-    if present and has_weights:
+    if own and has_weights:
+        if not vocabulary_file.same(config.file, own):
+            raise UserError(
+                f"{config.file} differs from the run's vocabulary, {own}; "
+                "allowed: that file, or another --model_dir"
+            )
         return own
-    if present and _is_given(config, own):
+    if own and _is_given(config, own):
         if not vocabulary_file.is_json(own) and rules.read(own) is None:
             # Without the mark of the run, the vocabulary still counts as the user's.
             rules.write(own, config.rules(), {"file": config.file})
@@ -100,24 +109,6 @@ def _given(
     else:
         tokens = vocabulary_file.load(config.file)
         learning.write(tokens, path, config.rules(), {"file": config.file} | mark)
-    _remove_others(path)
-    return path
-
-
-def _learnt(
-    config: VocabularyConfig,
-    files: Mapping[str, list[str]],
-    model_dir: str,
-    mark: Mapping[str, str],
-) -> str:
-    """Learns a vocabulary from text; see `prepare` and `_refuse_foreign`."""
-    own = vocabulary_file.find(model_dir)
-    if tf.io.gfile.exists(own):
-        logger.info(
-            "%s was learnt with other text or settings: learning a new one", own
-        )
-    path = os.path.join(model_dir, vocabulary_file.FILE_NAME)
-    learning.learn(files, config, path, mark)
     _remove_others(path)
     return path
 
