@@ -273,11 +273,29 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             norm = tf.linalg.global_norm(gradients)
             norms.insert(0, norm)
 
-        values, row = {}, 0
+        losses, row = {}, 0
         for name in batches:
-            values[f"the loss of {name}"] = metrics[row, 0]
+            losses[f"the loss of {name}"] = metrics[row, 0]
             row += len(self.objectives[name].train_metrics)
-        values["the gradient"] = norm
+        self._update(variables, gradients, norm, losses)
+        return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
+
+    def _update(
+        self,
+        variables: list[tf.Variable],
+        gradients: list[tf.Tensor],
+        norm: tf.Tensor,
+        losses: dict[str, tf.Tensor],
+    ) -> None:
+        """Clips gradients and applies them, unless a value is not finite.
+
+        Args:
+            variables: the weights to change.
+            gradients: their gradients, summed over the replicas.
+            norm: the norm of the gradients.
+            losses: the loss of each objective, by its name in the error.
+        """
+        values = {**losses, "the gradient": norm}
         # XLA drops assertions, and cannot compile their text.
         compiled = distributed.is_tpu(self.strategy)
         checks = [] if compiled else [finite.assert_finite(values)]
@@ -295,7 +313,6 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                 zip(gradients, variables, strict=True),
                 experimental_aggregate_gradients=False,
             )
-        return tf.concat([[[norm, 1.0] for norm in norms], metrics], axis=0)
 
     def evaluate(self, num_steps) -> dict[str, float]:
         """Validates the objectives that took part in the last steps.
