@@ -19,6 +19,7 @@ from cmlm.preparation import (
     report,
     spilling,
     spreading,
+    writing,
 )
 from cmlm.preparation import settings as settings_lib
 from cmlm.preparation import steps as steps_lib
@@ -245,15 +246,73 @@ def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
     assert results[0][0]
 
 
-def test_the_number_of_buckets_changes_nothing(corpus, tmp_path):
+def test_the_sizes_of_the_parts_change_nothing(corpus, tmp_path, monkeypatch):
+    """Of buckets; and of blocks and batches, of which a large text has many."""
     _, paths = corpus
     steps = ("duplicate_documents", "near_duplicates", "duplicate_lines")
     results = []
     for buckets in (1, 7):
         (tmp_path / str(buckets)).mkdir()
-        chosen = settings(paths, steps=steps, buckets=buckets)
-        results.append(prepare(chosen, tmp_path / str(buckets))[0])
+        chosen = settings(paths, steps=steps, buckets=buckets, max_sentences=150)
+        results.append(prepare(chosen, tmp_path / str(buckets)))
+        del results[-1][1]["settings"]
+        monkeypatch.setattr(spreading, "_BLOCK", 2000)
+        monkeypatch.setattr(deduplication, "_BATCH_BYTES", 1000)
     assert results[0] == results[1]
+    assert results[0][0]
+
+
+def test_a_limit_within_a_cut_takes_its_documents_in_order():
+    """The oracle goes through the documents of the cut, one by one."""
+    numbers = np.array([documents.number(0, place) for place in range(9)], np.uint64)
+    sizes = np.array([*zip(numbers, range(1, 10), strict=True)], writing._SIZES)
+    order = np.argsort(documents.scatter(numbers, 6))
+    assert order.tolist() != sorted(order)
+    # A document may have several rows.
+    rows = np.concatenate([sizes, sizes[:3]])
+    total = rows["sentences"].sum()
+    for rest in range(int(total) + 1):
+        left, expected = rest, None
+        for place in order.tolist():
+            own = (place + 1) * (2 if place < 3 else 1)
+            if own > left:
+                expected = (int(numbers[place]), left)
+                break
+            left -= own
+        found = writing.limit((4, rows.tobytes()), {4: (0, rest)}, seed=5)
+        assert found == (4, expected)
+
+
+@pytest.mark.parametrize(
+    "shards, size, expected",
+    [
+        (0, 0, (1, 64)),
+        (0, 200 << 20, (4, 64)),
+        (3, 200 << 20, (3, 64)),
+        (0, 1 << 50, (1 << 20, 1 << 24)),
+    ],
+)
+def test_shards_and_buckets_grow_with_the_input(shards, size, expected):
+    sized = on_beam._sized(settings([], shards=shards), size)
+    assert (sized.shards, sized.buckets) == expected
+
+
+def test_an_input_of_which_nothing_is_left_leaves_nothing(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("Short.\n\nTiny.\n")
+    chosen = settings([tmp_path / "a.txt"], steps=("length",))
+    with pytest.raises(UserError, match="^no document of --input is left$"):
+        on_beam.run(chosen, str(tmp_path / "output"), False, "", 1)
+    said = capsys.readouterr().out
+    assert "dropped by length: 2 lines: under 10 characters 2" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_sentences_that_are_none_are_dropped_by_the_splitter():
+    lines = ["Here is one. 12.", "---", f"Here are two. {'X' * 10_001}."]
+    dropped = collections.Counter()
+    left = steps_lib.Split().apply(documents.Document(1, "en", lines), dropped)
+    assert left.lines == ["Here is one.", "Here are two."]
+    assert dropped == {"sentence without a letter": 2, "sentence over 10,000": 1}
 
 
 def test_a_shard_is_written_from_a_few_blocks_at_a_time(tmp_path):
@@ -336,6 +395,26 @@ def test_languages_go_to_directories_of_their_own(tmp_path):
         "in another language: fr": 1,
         "language not clear": 1,
     }
+
+
+def test_all_languages_are_kept_if_none_is_named(tmp_path):
+    german = "Das ist der erste Absatz eines deutschen Textes über gar nichts."
+    french = "Voici le premier paragraphe d'un texte français qui ne dit rien du tout."
+    path = tmp_path / "a.txt"
+    path.write_text("\n\n".join([german, french, "??"]))
+    output = tmp_path / "output"
+    output.mkdir()
+    steps = ("language", "duplicate_lines")
+    every = settings_lib.languages_of("all", "lines", steps)
+    assert every == ()
+    chosen = settings([path], steps=steps, languages=every, shards=1)
+    found, stats = prepare(chosen, output)
+    assert list(found) == ["de/00000-of-00001.txt.gz", "fr/00000-of-00001.txt.gz"]
+    assert texts(found) == [[german], [french]]
+    dropped = stats["dropped"]["language"]["documents"]
+    assert dropped == {"-": {"language not clear": 1}}
+    named = settings_lib.languages_of("fr, de,fr", "lines", steps)
+    assert named == ("fr", "de")
 
 
 def test_translations(tmp_path):

@@ -489,6 +489,16 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
         ("cmlm.vocab", "--output=o --dotless_i --nolower_case", "with --lower_case"),
         ("cmlm.vocab", "--output=o --input=d=t.txt,en=t.txt", "'d=t.txt' in 'd=t.txt,"),
         (
+            "cmlm.vocab",
+            "--output=o --prune_model=m --size=99 --nolower_case --workers=1",
+            "--size, --lower_case, --workers with --prune_model",
+        ),
+        (
+            "cmlm.vocab",
+            "--output=o --workers=1 --max_text_bytes=99",
+            "--max_text_bytes=99 is given; allowed: without --workers and",
+        ),
+        (
             "cmlm.ngrams",
             "--output=o --unit=pieces --vocab_file=v.txt --nolower_case",
             "--lower_case is False; allowed: True, as v.txt.json says",

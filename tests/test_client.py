@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import commands
@@ -121,6 +122,55 @@ def test_mistakes_are_one_line(connect, addresses):
     with pytest.raises(UserError) as refused:
         connect(version=7).encode(sentences)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_languages_that_the_signature_does_not_take_are_refused(scheme):
+    server = model_server.connect(f"{scheme}://localhost:{servers._free_port()}")
+    for signature in ("serving_default", "normalized"):
+        said = f"signature {signature} takes no languages"
+        with pytest.raises(UserError, match=said):
+            server.encode(["a"], signature, ["de"])
+
+
+def test_an_answer_of_another_version_is_refused():
+    """A server may load a new version between two requests."""
+    server = model_server.connect("grpc://localhost:1")
+    answer = predict_pb2.PredictResponse()
+    answer.outputs["default"].dtype = 1
+    answer.outputs["default"].float_val.extend([1.0, 2.0])
+    for size in (1, 2):
+        answer.outputs["default"].tensor_shape.dim.add().size = size
+    server._stub = types.SimpleNamespace(Predict=lambda request, timeout: answer)
+    answer.model_spec.version.value = 3
+    np.testing.assert_array_equal(server.encode(["a"]), [[1, 2]])
+    answer.model_spec.version.value = 4
+    with pytest.raises(UserError, match="model cmlm: version 4 answered, not 3"):
+        server.encode(["a"])
+
+
+def test_flags_that_contradict_each_other_are_one_line(tmp_path):
+    (tmp_path / "in.txt").write_text("dogs\n")
+    text, file = "--text=dogs", f"--input={tmp_path}/in.txt"
+    cases = [
+        ([], "neither is given; allowed: one of --text and --input"),
+        ([text, file], "both are given; allowed: one of --text and --input"),
+        ([text, "--signature=pcr"], "--signature=pcr needs --language"),
+        (
+            [text, "--language=de"],
+            "--signature=serving_default takes no --language",
+        ),
+        (
+            [text, "--output=vectors.txt"],
+            "--output is vectors.txt; allowed: a path that ends in .npy",
+        ),
+    ]
+    # No server is there: the flags are refused before any request.
+    server = f"--server=http://localhost:{servers._free_port()}"
+    arguments = [[server, *given] for given, _ in cases]
+    answers = commands.repeatedly("export.client", arguments)
+    for (given, said), answer in zip(cases, answers, strict=True):
+        assert answer == (1, "", f"error: {said}\n"), given
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])

@@ -151,6 +151,16 @@ _BYTES = 'allowed: a string, or {"b64": BASE64}'
         ({"inputs": {"text": [{"b64": 3}]}}, f"text[0] is {{'b64': 3}}; {_BYTES}"),
         ({"inputs": {"text": [{}]}}, f"text[0] is {{}}; {_BYTES}"),
         ({"inputs": {"text": "a"}}, "text has the shape []; allowed: [n]"),
+        ({"instances": []}, "'instances' is not a list with values"),
+        ({"instances": "a"}, "'instances' is not a list with values"),
+        (
+            {"inputs": ["a"], "signature_name": "x"},
+            'Serving signature name: "x" not found',
+        ),
+        (
+            {"inputs": {"text": ["a"]}, "signature_name": "x"},
+            'Serving signature name: "x" not found',
+        ),
         ({"instances": [["a"], ["b"]]}, "text has the shape [2, 1]; allowed: [n]"),
         ({"inputs": {"text": [None]}}, "text[0] is None; allowed: a string"),
         ({"inputs": ["a"], "signature_name": []}, None),

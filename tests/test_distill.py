@@ -246,6 +246,23 @@ def test_files_of_the_teacher_that_changed_are_told(folder, caplog):
     assert told in caplog.text
 
 
+@pytest.mark.parametrize(
+    "steps, epochs, warns", [(18, 0, True), (19, 0, False), (18, 1, False)]
+)
+def test_texts_that_the_run_does_not_learn_are_told(
+    folder, caplog, steps, epochs, warns
+):
+    """300 texts, of which a step learns 8."""
+    config = settings(folder)
+    run = toys.run_config(f"{folder}/text.txt")
+    run.trainer.train_steps, run.trainer.epochs = steps, epochs
+    start = Start(run, str(folder / "run"), None)
+    data = config.load_data(str(folder), False)
+    teachers._warn_of_unlearnt(start, config, data)
+    said = "encodes all 300 texts, but the run learns at most 144 (trainer.train_steps"
+    assert (said in caplog.text) == bool(caplog.text) == warns
+
+
 def test_a_teacher_that_reads_otherwise_is_refused(folder):
     """Exports of one model have one fingerprint in every precision and length."""
     config = settings(folder, teacher_cache=str(folder / "cache"))

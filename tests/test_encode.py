@@ -621,6 +621,12 @@ def test_the_name_of_another_file_is_no_folder(tmp_path):
     assert "--output is vectors.txt; allowed: an .npy file, or a" in result.stderr
 
 
+def test_a_command_without_a_result_is_refused(tmp_path):
+    result = commands.run("cmlm.encode", "--model=m", "--input=a.txt", cwd=tmp_path)
+    assert result.returncode == 1 and result.stderr.count("\n") == 1
+    assert "--output and --query are not given; allowed: --output=FILE" in result.stderr
+
+
 def test_an_input_without_lines_is_refused(tmp_path):
     (tmp_path / "a.txt").touch()
     result = commands.run(

@@ -184,6 +184,10 @@ def test_steps_or_epochs_whichever_is_named():
     both = ["trainer.epochs=2", "task.mlm.weight=1"]
     with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
         loading.load("mirror/sentence", (), both).validate()
+    # Each stage of stacking would have the epochs, and not its steps.
+    both = ["trainer.epochs=2", "trainer.stacking_steps=[5]"]
+    with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
+        loading.load("mirror/sentence", (), both).validate()
 
 
 def test_later_overrides_win_and_files_come_first(tmp_path):

@@ -271,6 +271,14 @@ def test_a_task_without_its_folder_is_one_line(task, message):
     assert re.fullmatch(f"error: {message}\n", done.stderr)
 
 
+def test_a_file_in_the_place_of_the_tasks_folder_is_one_line(tmp_path):
+    (tmp_path / "train.tsv").write_text("")
+    done = run("--model=m", "--task=rte", f"--data_dir={tmp_path}/train.tsv")
+    assert done.returncode == 1 and not done.stdout
+    said = f"error: --data_dir={tmp_path}/train.tsv is not a folder\n"
+    assert done.stderr == said
+
+
 def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     rows = [
         (*row.texts, "entailment" if row.label > 2 else "not_entailment")

@@ -1,6 +1,7 @@
 """A run says before its first step what it validates by, and what has changed."""
 
 import itertools
+import types
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,24 @@ def test_a_text_of_one_block_stays_for_training(tmp_path, caplog):
     run = build(text, tmp_path / "run", **{FRACTION: 0.001})
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.001
     assert said_by(caplog, "too little is held out to validate cmlm;") == "WARNING"
+
+
+@pytest.mark.parametrize("german, is_read", [(0, True), (1, False)])
+def test_a_large_text_is_not_read_before_the_run(german, is_read):
+    read = []
+
+    def can_validate(examples):
+        read.append(list(examples))
+        return False
+
+    objective = types.SimpleNamespace(
+        data=Data(Corpus({}, {"en": 999_999, "de": german})),
+        held_out_examples=lambda: tf.data.Dataset.range(3),
+        static_shapes=False,
+        can_validate=can_validate,
+    )
+    assert hold_out._unable([objective]) == [objective] * is_read
+    assert read == [[0, 1, 2]] * is_read
 
 
 def test_only_the_objective_that_cannot_validate_is_named(

@@ -63,6 +63,32 @@ def test_other_files_are_refused_and_never_executed(tmp_path, kind):
         quality.QualityModel.load(str(path))
 
 
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"format": "another"}, "another"),
+        ({"weights": np.zeros(3, np.float32)}, r"weights are float32 \[3\]"),
+        ({"weights": np.zeros(quality.FEATURES, np.int32)}, "weights are int32"),
+        (
+            {"weights": np.full(quality.FEATURES, np.nan, np.float32)},
+            "weights are not finite",
+        ),
+        ({"bias": np.float64("inf")}, "weights are not finite"),
+    ],
+)
+def test_a_model_that_would_keep_or_drop_everything_is_refused(tmp_path, changes, said):
+    """A comparison with NaN is false: every document would be dropped."""
+    path = str(tmp_path / "q.npz")
+    quality.QualityModel(np.zeros(quality.FEATURES, np.float32), 0.0).save(path)
+    with np.load(path) as found:
+        parts = dict(found)
+    np.savez(path, **parts | changes)
+    with pytest.raises(UserError, match=f"python -m cmlm.quality: {said}"):
+        quality.QualityModel.load(path)
+    with pytest.raises(UserError, match="--quality_model is .*, which does not exist"):
+        quality.QualityModel.load(f"{path}.missing")
+
+
 def test_the_command_trains_and_prepare_drops_by_it(tmp_path):
     for name, words, seed in (("good", GOOD, 0), ("bad", BAD, 1)):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(made(words, 60, seed)))

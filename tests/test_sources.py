@@ -102,6 +102,16 @@ def test_wet_with_a_huge_header_is_read_up_to_it(tmp_path, line):
     assert told.endswith("a.wet: the header of a record is larger than 1 MB")
 
 
+def test_wet_is_read_up_to_a_record_without_its_length(tmp_path):
+    path = tmp_path / "a.wet"
+    write_wet(path, PAGES[:2], packed=False)
+    record = b"WARC/1.0\r\nWARC-Type: conversion\r\n\r\nA page.\r\n\r\n"
+    path.write_bytes(path.read_bytes() + record)
+    documents, counts = read(path, "wet")
+    assert [d[0] for d in documents] == ["Die erste Seite.", "页面。"]
+    assert counts == {f"damaged file: {path}: a record has no Content-Length": 1}
+
+
 def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
     write_wet(tmp_path / "a.wet.gz", [b"caf\xe9 noir\n"])
     documents, counts = read(tmp_path / "a.wet.gz", "wet")
@@ -373,6 +383,20 @@ def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
     assert documents == [["Bees fly."]]
     (told,) = counts
     assert told.endswith("a page is larger than 3 MB")
+
+
+def test_a_huge_article_is_passed_over_and_a_huge_catalogue_refused(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(raw_lines, "MAX_BYTES", 1 << 20)
+    pages = [PAGE % (1, 0, 1, "", "x" * (2 << 20)), PAGE % (2, 0, 2, "", "Bees fly.")]
+    (tmp_path / "a.xml").write_text(DUMP % "".join(pages))
+    documents, counts = read(tmp_path / "a.xml", "wikipedia")
+    assert documents == [["Bees fly."]]
+    assert counts == {"record over 1 MB": 1}
+    (tmp_path / "a.po").write_text('msgid "Yes"\nmsgstr "Ja"\n' + "\n" * (1 << 20))
+    with pytest.raises(UserError, match="gettext: it is larger than 1 MB"):
+        read(tmp_path / "a.po", "gettext")
 
 
 @pytest.mark.parametrize(

@@ -388,6 +388,28 @@ def test_a_validation_within_a_row_is_no_time_of_training(tmp_path, monkeypatch)
     assert rates == [None, 160 / 10, None]
 
 
+def test_a_validation_of_many_metrics_is_a_short_line_and_a_whole_row(tmp_path, caplog):
+    trainer = types.SimpleNamespace(step=20, examples_seen=0, learning_rate=0.1)
+    trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
+    settings = experiment.TrainerConfig(train_steps=20)
+    reporter = reporting.Reporter(str(tmp_path), settings, trainer)
+    caplog.set_level("INFO", "cmlm")
+    for number in (40, 43):
+        metrics = {f"bitext/pair_{n}": n / 2 for n in range(number)}
+        reporter.validated(metrics, "  (kept)")
+        row = metrics_log.read_metrics(str(tmp_path / "metrics.jsonl"))[-1]
+        assert (
+            metrics.items()
+            <= {
+                name.removeprefix("validation/"): value for name, value in row.items()
+            }.items()
+        )
+    whole, short = (record.getMessage() for record in caplog.records)
+    assert whole.startswith("validation at step 20: bitext/pair_0 0.0000  bitext/pai")
+    assert whole.endswith("  bitext/pair_39 19.5000  (kept)")
+    assert short == whole.replace("  (k", "  and 3 more in metrics.jsonl  (k")
+
+
 def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_path):
     trainer = build(one_device, batches)
     settings = experiment.TrainerConfig(
