@@ -23,7 +23,8 @@ def empty_array(shape: Sequence[int]) -> np.ndarray:
 def as_tensor(array: np.ndarray) -> tf.Tensor:
     """Makes a tensor of an array, in the same memory if TensorFlow can share it.
 
-    `Variable.assign` copies an array three times, and keeps the memory of this tensor.
+    `Variable.assign` copies an array three times, but this tensor at most once. Without
+    a copy, the variable keeps the memory, so the caller must not change the array.
     """
     flags = array.flags
     if array.ctypes.data % _ALIGNMENT or not (flags.c_contiguous and flags.writeable):
