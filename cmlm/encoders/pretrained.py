@@ -13,13 +13,11 @@ import weakref
 from collections.abc import Collection
 
 from cmlm.common import fields, scratch
-from cmlm.common.keras import building, undrawn
 from cmlm.config import experiment
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign, weights
-from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 
@@ -184,10 +182,7 @@ def load_weights(
         raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
     config, tokenizer = settings(source)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
-    with building(config.trainer.seed), undrawn() as draw:
-        model = SentenceModel(config.model)
-        for variable in weights.optional_variables(model.encoder):
-            draw(variable)
+    model = weights.model_for(config.model, config.trainer.seed)
     checkpoints.take(model, source)
     reading.apply(model, path)
     logger.info("weights: %s, %s", path, source.kind)

@@ -248,6 +248,7 @@ def build(
     arrays = weights.read(encoder, config, without=_TABLES)
     # A new variable can share the memory of a tensor, but not that of an array.
     variables = weights.encoder_variables(encoder)
-    tables = {name: variables[name].read_value() for name in _TABLES & variables.keys()}
-    arrays |= tables
+    arrays |= {
+        name: variables[name].read_value() for name in _TABLES & variables.keys()
+    }
     return InferenceEncoder(config, arrays, encoder.projection, precision)

@@ -13,12 +13,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from cmlm.common.keras import building, undrawn
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, weights
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.foreign.tf_checkpoints import OBJECT_GRAPH
-from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
+from cmlm.modeling.model import SECOND_ENCODER
 
 # Paths from the root of a checkpoint to the model's parts, and from an encoder to its
 # embedding table.
@@ -108,12 +107,8 @@ def prune_foreign(
     before = _count(arrays)
     for name in weights.BY_TOKEN & arrays.keys():
         arrays[name] = arrays[name][kept]
-    with building(seed), undrawn() as draw:
-        model = SentenceModel(config)
-        for variable in weights.optional_variables(model.encoder):
-            draw(variable)
-        if any(name.startswith(weights.MASKED_LM) for name in arrays):
-            model.masked_lm()
+    has_head = any(name.startswith(weights.MASKED_LM) for name in arrays)
+    model = weights.model_for(config, seed, has_head)
     weights.assign(model, arrays, source.path)
     checkpoint = tf.train.Checkpoint(model=model)
     # `restore` expects the counter, which TensorFlow creates at its first use.

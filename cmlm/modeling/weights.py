@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import fields, shared_memory
+from cmlm.common.keras import building, undrawn
 from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling
 from cmlm.modeling.encoder import EncoderNetwork
@@ -115,14 +116,25 @@ def encoder_variables(encoder: EncoderNetwork) -> dict[str, tf.Variable]:
     return found
 
 
-def optional_variables(encoder: EncoderNetwork) -> list[tf.Variable]:
-    """Returns the variables of an encoder that a source may lack, in whole or part."""
-    variables = encoder_variables(encoder)
-    return [
-        variables[name]
-        for name in (POSITIONS, f"{POOLER}/kernel", f"{POOLER}/bias")
-        if name in variables
-    ]
+def model_for(
+    config: EncoderConfig, seed: int, with_head: bool = False
+) -> SentenceModel:
+    """Makes a `SentenceModel` whose weights `assign` replaces.
+
+    Args:
+        config: the resolved configuration, with `vocab_size` set.
+        seed: the seed of the weights that a source may lack, in whole or part. The
+            other weights are zero.
+        with_head: whether it has a masked-LM head.
+    """
+    with building(seed), undrawn() as draw:
+        model = SentenceModel(config)
+        variables = encoder_variables(model.encoder)
+        for name in (POSITIONS, f"{POOLER}/kernel", f"{POOLER}/bias"):
+            draw(variables[name])
+        if with_head:
+            model.masked_lm()
+    return model
 
 
 def head_variables(head) -> dict[str, tf.Variable]:
