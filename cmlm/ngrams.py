@@ -48,7 +48,8 @@ flags.DEFINE_enum(
     "counts",
     "corpus",
     choices.NGRAM_COUNTS,
-    "Count in the whole corpus, or in each document separately (released code).",
+    "Count in the whole corpus (the paper's section 3.1), or in each document by "
+    "itself (its section 4, and the released code).",
 )
 flags.DEFINE_enum(
     "scope",

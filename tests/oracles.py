@@ -148,7 +148,9 @@ def lamb_step(w, m, v, g, step, lr, beta_1, beta_2, epsilon, decay, adapt=True):
     return w - lr * ratio * update, m, v
 
 
-def additive_margin_softmax(queries, candidates, positives, excluded, margin, scale):
+def additive_margin_softmax(
+    queries, candidates, positives, excluded, margin, scale, with_positive=True
+):
     """Loss of every query, one query at a time, straight from the formula."""
     losses = []
     for i, query in enumerate(queries):
@@ -158,7 +160,8 @@ def additive_margin_softmax(queries, candidates, positives, excluded, margin, sc
             for j, candidate in enumerate(candidates)
             if j != positives[i] and not excluded[i, j]
         )
-        losses.append(-np.log(positive / (positive + negatives)))
+        denominator = negatives + positive if with_positive else negatives
+        losses.append(-np.log(positive / denominator))
     return np.array(losses)
 
 

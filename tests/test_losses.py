@@ -33,8 +33,9 @@ def unit_rows(random, rows, dim=6):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("with_positive", [True, False])
 @pytest.mark.parametrize("margin, scale", [(0.0, 1.0), (0.3, 1.0), (0.3, 20.0)])
-def test_additive_margin_softmax_by_its_formula(margin, scale):
+def test_additive_margin_softmax_by_its_formula(margin, scale, with_positive):
     random = np.random.default_rng(0)
     queries, candidates = unit_rows(random, 4), unit_rows(random, 9)
     positives = np.array([5, 0, 8, 3])
@@ -47,20 +48,25 @@ def test_additive_margin_softmax_by_its_formula(margin, scale):
         tf.constant(excluded),
         margin,
         scale,
+        with_positive,
     )
     want = oracles.additive_margin_softmax(
-        queries, candidates, positives, excluded, margin, scale
+        queries, candidates, positives, excluded, margin, scale, with_positive
     )
     np.testing.assert_allclose(loss, want, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(similarities, queries @ candidates.T, atol=1e-5)
 
 
-def test_a_query_whose_candidates_are_all_excluded_has_no_loss_and_a_gradient():
+@pytest.mark.parametrize("with_positive", [True, False])
+def test_a_query_whose_candidates_are_all_excluded_has_no_loss_and_a_gradient(
+    with_positive,
+):
     vectors = tf.constant([[1.0, 0.0], [0.0, 1.0]])
     with tf.GradientTape() as tape:
         tape.watch(vectors)
         loss, _ = losses.additive_margin_softmax(
-            vectors, vectors, tf.constant([0, 1]), tf.ones([2, 2], tf.bool), 0.3, 20.0
+            *(vectors, vectors, tf.constant([0, 1]), tf.ones([2, 2], tf.bool)),
+            *(0.3, 20.0, with_positive),
         )
     np.testing.assert_allclose(loss, [0.0, 0.0], atol=1e-6)
     assert np.isfinite(tape.gradient(loss, vectors)).all()

@@ -1,8 +1,8 @@
 """Principal component removal (PCR): fits components and removes them from vectors.
 
 For each language, c is the first right singular vector of the matrix whose rows are the
-vectors of the language's sentences, not centred (Yang et al., 2020, section 5.2, after
-Arora et al., 2017). PCR turns a vector v of that language into
+vectors of the language's sentences, not centred (Yang et al., 2020, section 5.2). PCR
+turns a vector v of that language into
 
     v' = v - (v . c) c
 

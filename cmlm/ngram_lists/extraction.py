@@ -7,12 +7,13 @@ The n-gram w consists of |w| words w_k. C is a count, and P is a count divided b
 number of words (Li & Zhao, 2021, https://arxiv.org/abs/2105.14478, section 3.1, and the
 authors' released code).
 
-The paper normalises counts by the corpus size and keeps the best n-grams of each
-document. It prints no minimum count. Without a minimum, n-grams of six words that occur
-once score highest. The paper describes short n-grams: more than half of the best 2,000
-have two or three words, and fewer than 3 % have more than four (section 4). The default
-`min_count`, our choice, makes the 1.7 M words of WikiText-2 fit this description; a
-larger text may need a larger number.
+Section 3.1 normalises counts by the corpus size; section 4 computes the scores of each
+document. The best n-grams of each document are kept. The paper prints no minimum count.
+Without a minimum, n-grams of six words that occur once score highest. The paper
+describes short n-grams: more than half of the best 2,000 have two or three words, and
+fewer than 3 % have more than four (section 4). The default `min_count`, our choice,
+makes the 1.7 M words of WikiText-2 fit this description; a larger text may need a
+larger number.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class NgramConfig:
 
     Attributes:
         form: the score, `paper` or `released`; the module's docstring has the formulas.
-        counts: count in the whole `corpus` (the paper) or in each `document` by itself
-            (the released code).
+        counts: count in the whole `corpus` (the paper's section 3.1) or in each
+            `document` by itself (section 4, and the released code).
         scope: keep the `top` n-grams of each `document` (the paper) or of the `corpus`.
         longest: the most units of an n-gram; the fewest are 2.
         top: the number of n-grams to keep; 0: all.

@@ -12,6 +12,8 @@ from cmlm.modeling import fused, step_mode
 
 # The forms of the loss `misad`.
 MISAD_FORMS = ("paper", "released")
+# The forms of the loss `mirror`.
+MIRROR_FORMS = ("released", "paper")
 
 
 def masked_lm(
@@ -44,6 +46,7 @@ def additive_margin_softmax(
     excluded: tf.Tensor,
     margin: float,
     scale: float,
+    with_positive: bool = True,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Additive margin softmax: ranks one candidate above all others, one direction.
 
@@ -64,6 +67,8 @@ def additive_margin_softmax(
             counts.
         margin: subtracted from the similarity of the positive.
         scale: factor of all similarities.
+        with_positive: whether the denominator has the term of the positive. Without it,
+            the loss may be below 0; it is 0 for a query without negatives.
 
     Returns:
         The loss of every query, float32 [n], in nats, and the similarities, float32
@@ -78,8 +83,14 @@ def additive_margin_softmax(
     logits = scale * (similarities - margin * tf.cast(is_positive, tf.float32))
     # The lowest number stands for -inf, whose product with a zero gradient is NaN.
     logits = tf.where(excluded & ~is_positive, logits.dtype.min, logits)
-    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(positives, logits)
-    return loss, similarities
+    if with_positive:
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(positives, logits)
+        return loss, similarities
+    own = tf.gather(logits, positives, batch_dims=1)
+    negatives = tf.where(is_positive, logits.dtype.min, logits)
+    loss = tf.reduce_logsumexp(negatives, axis=1) - own
+    has_negatives = tf.reduce_any(~(excluded | is_positive), axis=1)
+    return tf.where(has_negatives, loss, 0.0), similarities
 
 
 def misad(

@@ -29,6 +29,8 @@ class MirrorConfig(ContrastiveConfig):
     Attributes:
         scale: 1 / temperature of the paper: 25 for 0.04 (sentences), 5 for 0.2 (words).
         span: the span that is masked in one of the two views.
+        form: whether the denominator has the positive: `released`, as in the released
+            code; `paper`, the negatives only, as equation 1 prints.
         mask_rate: share of the tokens that are masked in addition, in both views.
         controlled_dropout: whether both views share one dropout mask, an ablation of
             the paper (table 8): the views then differ by masking only.
@@ -37,6 +39,7 @@ class MirrorConfig(ContrastiveConfig):
     margin: float = fields.ranged(0.0, at_least=0)
     scale: float = fields.ranged(25.0, above=0)
     span: SpanConfig = dataclasses.field(default_factory=SpanConfig)
+    form: str = fields.one_of("released", losses.MIRROR_FORMS)
     mask_rate: float = fields.ranged(0.0, at_least=0, at_most=1)
     controlled_dropout: bool = False
 
@@ -49,7 +52,8 @@ class MirrorObjective(ContrastiveObjective):
                            sum_j exp(cos(f(x_i), f(x_j)) / t)
 
     for both views x_i, x_i' of every text. j runs over both views of all texts of the
-    global batch, except x_i itself and other copies of its text.
+    global batch, except x_i itself and other copies of its text. With `form=paper`, it
+    leaves out x_i', too.
     """
 
     config_class = MirrorConfig
@@ -97,6 +101,7 @@ class MirrorObjective(ContrastiveObjective):
             excluded,
             self.config.margin,
             self.config.scale,
+            with_positive=self.config.form == "released",
         )
         rows = tf.shape(pool.own)[0]
         metrics = ranking_metrics(
