@@ -20,11 +20,12 @@ install 'cmlm[corpus]'`) on all cores, or on a cluster with --beam_options:
     wet        Common Crawl's WET files
     wikipedia  MediaWiki XML dumps, pages-articles*.xml.bz2
     json       one JSON object a line with the text of a document, see --text_field
+    csv        one document a row, with the text in the column --text_field
     tsv        bitext, source TAB target; --language=en-de
     gettext    bitext from .po or .mo catalogues; --language=en-de
 
-The steps run in this order. Without --steps, wet uses all steps except near_duplicates,
-wikipedia and json use length and duplicate_documents, and bitext uses duplicate_lines:
+The steps run in this order. Without --steps, wet uses all steps except near_duplicates;
+wikipedia, json and csv use length and duplicate_documents; bitext uses duplicate_lines:
 
     c4                   the line and page rules of C4
     length               keeps lines of 10 to 5,000 characters, as LaBSE does
@@ -89,7 +90,9 @@ flags.DEFINE_integer(
     "Seed of the assignment to shards and of the choice under --max_sentences.",
 )
 flags.DEFINE_string(
-    "text_field", "text", "With --layout=json, the field that holds the text."
+    "text_field",
+    "text",
+    "With --layout=json or csv, the field or the column that holds the text.",
 )
 flags.DEFINE_string(
     "quality_model",
@@ -146,8 +149,9 @@ def _refuse_ignored() -> None:
         cli.refuse_given(
             ["min_quality"], "with --quality_model=FILE, which scores the documents"
         )
-    if FLAGS.layout != "json":
-        cli.refuse_given(["text_field"], f"with --layout=json, not {FLAGS.layout}")
+    if FLAGS.layout not in ("json", "csv"):
+        use = f"with --layout=json or csv, not {FLAGS.layout}"
+        cli.refuse_given(["text_field"], use)
     if FLAGS.quality_model and FLAGS.layout in choices.BITEXT_LAYOUTS:
         raise UserError(
             f"--quality_model is {FLAGS.quality_model}; allowed: without"

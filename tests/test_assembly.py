@@ -198,6 +198,10 @@ def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
     made, paths = corpus
     secret, two = made[1][0][0], made[2][0][0]
     assert secret != two
+    # An accent may be a character of its own.
+    words = ("Où est le café", "ou\u0300 est le cafe\u0301?", "Ou est le cafe")
+    prints = [documents.loose_fingerprint(text) for text in words]
+    assert prints[0] == prints[1] != prints[2]
     guard = tmp_path / "test.tsv"
     guard.write_text(
         f'0.5\t"{secret.upper()[:-1]}"\tsomething else\n'

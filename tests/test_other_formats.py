@@ -45,6 +45,14 @@ def test_another_format_gets_a_warning(tmp_path, caplog, content, sign):
     assert re.search(sign, message)
 
 
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV.gz"])
+def test_a_csv_is_known_by_its_name(tmp_path, caplog, name):
+    other_formats.warn([str(tmp_path / name)])
+    (message,) = caplog.messages
+    assert message.endswith(f"{name} looks like a CSV; python -m cmlm.prepare "
+                            "--layout=csv reads it")  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "lines",
     [

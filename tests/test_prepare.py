@@ -5,6 +5,7 @@ import io
 import json
 import lzma
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -77,6 +78,23 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["text.txt"]
 
 
+@pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
+def test_a_folder_of_short_files_in_another_encoding_is_refused(tmp_path, steps):
+    """Each file has too few lines to be refused alone."""
+    for number in range(6):
+        lines = (
+            f"Die Grüße aus Köln sind Brief {number}.\n\nFür März fehlt er {number}.\n"
+        )
+        (tmp_path / f"{number}.txt").write_bytes(lines.encode("latin-1"))
+    names = f"--input={tmp_path}/?.txt", f"--output={tmp_path}/out"
+    done = run("prepare", *names, "--language=de", *steps)
+    assert done.returncode == 1 and not (tmp_path / "out").exists()
+    assert re.search(
+        r"\nerror: --input is not UTF-8: 12 of its 12 (lines|sentences) have invalid "
+        "bytes; if it is Latin-1, `iconv ", "\n" + done.stderr
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -102,7 +120,7 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
         ),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--text_field=body"],
-            "--text_field=body is given; allowed: with --layout=json, not lines",
+            "--text_field=body is given; allowed: with --layout=json or csv, not lines",
         ),
         (
             [f"--input={ROOT}/README.md", "--output=x", "--seed=5"],

@@ -281,6 +281,21 @@ def test_json(tmp_path):
     sources.check_beginning(str(path), "json")
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_csv(tmp_path, delimiter):
+    rows = ["id|text|note", '1|"One, ""1""; |\r\ntwo.\n\n"|x', "2|Three.|y", "", "3|||"]
+    rows += ["4|Four.", '5|"Fi"ve.|z', "6||z", "7|Seven.|"]
+    text = "\ufeff" + "\r\n".join(rows).replace("|", delimiter)
+    (tmp_path / "a.csv").write_text(text, newline="")
+    documents, counts = read(tmp_path / "a.csv", "csv")
+    first = f'One, "1"; {delimiter}'.strip()
+    assert documents == [[first, "two."], ["Three."], [], ["Seven."]]
+    assert counts == {"row that is no CSV": 1, "row without 3 cells": 2}
+    said = "line 1 has no column 'body'; its columns: id, text, note"
+    with pytest.raises(UserError, match=said):
+        sources.check_beginning(str(tmp_path / "a.csv"), "csv", "body")
+
+
 DUMP = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10"
  xml:lang="en"><siteinfo><sitename>Wikipedia</sitename><namespaces>
 <namespace key="0" case="first-letter"/><namespace key="1">Talk</namespace>

@@ -20,6 +20,7 @@ STEPS_OF_LAYOUT = {
     ),
     "wikipedia": ("length", "duplicate_documents"),
     "json": ("length", "duplicate_documents"),
+    "csv": ("length", "duplicate_documents"),
     "tsv": ("duplicate_lines",),
     "gettext": ("duplicate_lines",),
 }

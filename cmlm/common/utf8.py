@@ -13,6 +13,7 @@ from cmlm.errors import UserError
 # encoding, unless the lines are few.
 _MAX_INVALID_SHARE = 0.1
 _FEW_INVALID = 10
+_CURE = "if it is Latin-1, `iconv -f LATIN1 -t UTF-8 OLD > NEW` converts it"
 # Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
 _INVALID, _REPLACED = "\udcff", "\ufffd"
 codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
@@ -32,20 +33,23 @@ def nul_byte(path: str, number: int) -> UserError:
     return UserError(f"{path} is not text: line {number} has a NUL byte")
 
 
-def refuse_other_encoding(path: str, invalid: int, lines: int, first: int) -> None:
-    """Raises UserError if a file has so many invalid lines that it is not UTF-8.
+def refuse_other_encoding(
+    name: str, invalid: int, lines: int, first: int = 0, unit: str = "lines"
+) -> None:
+    """Raises UserError if text has so many invalid lines that it is not UTF-8.
 
     Args:
-        path: the file.
+        name: the file, or the flag of several files.
         invalid: number of its lines with invalid bytes.
         lines: number of all its lines.
-        first: number of the first invalid line.
+        first: number of the first invalid line; 0 for several files.
+        unit: lines, or the unit that is counted in their place.
     """
     if invalid > max(_MAX_INVALID_SHARE * lines, _FEW_INVALID):
+        where = f", line {first} first" if first else ""
         raise UserError(
-            f"{path} is not UTF-8: {invalid:,} of its {lines:,} lines have invalid"
-            f" bytes, line {first} first; if it is Latin-1, `iconv -f LATIN1 -t UTF-8"
-            " OLD > NEW` converts it"
+            f"{name} is not UTF-8: {invalid:,} of its {lines:,} {unit} have invalid"
+            f" bytes{where}; {_CURE}"
         )
 
 
@@ -96,5 +100,5 @@ class Lines(io.TextIOWrapper):
         # Many files are read twice.
         once.warn(
             f"{self._path} is UTF-8 in part: {self._invalid:,} of its "
-            f"{self._number:,} lines have invalid bytes"
+            f"{self._number:,} lines have invalid bytes; {_CURE}"
         )

@@ -38,6 +38,9 @@ def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -
         UserError: a file cannot be read.
     """
     for path in paths[:_FILES]:
+        if _unpacked_name(path).endswith(".csv"):
+            logger.warning("%s looks like a CSV; %s", path, _prepare("csv"))
+            return
         with files_lib.open_bytes(path, for_tensorflow) as stream:
             pieces = iter(lambda stream=stream: stream.readline(_LINE_BYTES), b"")
             lines = [
@@ -76,6 +79,10 @@ def _sign(lines: Sequence[str], layout: str) -> str:
     if layout != "wrapped" and _is_wrapped(lines):
         return f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
     return ""
+
+
+def _unpacked_name(path: str) -> str:
+    return path.lower().removesuffix(".gz").removesuffix(".bz2")
 
 
 def _prepare(layout: str) -> str:

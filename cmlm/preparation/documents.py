@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from typing import NamedTuple
 
 import numpy as np
@@ -46,9 +47,11 @@ def fingerprint(text: str) -> int:
 def loose_fingerprint(text: str) -> int:
     """A 64-bit hash of the case-folded letters and digits of a text.
 
-    Copies with other punctuation, quotes or spaces have the same hash.
+    Copies with other punctuation, quotes or spaces, or in another Unicode form (é as
+    one character or two), have the same hash.
     """
-    return fingerprint("".join(filter(str.isalnum, text.casefold())))
+    text = unicodedata.normalize("NFC", text).casefold()
+    return fingerprint("".join(filter(str.isalnum, text)))
 
 
 def scatter(numbers: np.ndarray, seed: int) -> np.ndarray:

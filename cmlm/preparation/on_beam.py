@@ -9,10 +9,18 @@ import os
 import tempfile
 from concurrent import futures
 
-from cmlm.common import beam_files, beam_runner, choices, files, json_files, machine
+from cmlm.common import (
+    beam_files,
+    beam_runner,
+    choices,
+    files,
+    json_files,
+    machine,
+    utf8,
+)
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.preparation import assembly, report, sources, steps
+from cmlm.preparation import assembly, raw_lines, report, sources, steps
 from cmlm.preparation.settings import Settings
 
 _INPUT_BYTES_A_SHARD = 64 << 20
@@ -90,6 +98,7 @@ def run(
             print(report.summary(stats))
             kind = "pair" if settings.is_bitext else "document"
             raise UserError(f"no {kind} of --input is left")
+        _refuse_other_encoding(stats, settings)
         path = os.path.join(directory, "stats.json")
         json_files.write(path, stats, indent=1, ensure_ascii=False)
         beam_files.tidy(directory, counts_path)
@@ -104,6 +113,17 @@ def _sized(settings: Settings, size: int) -> Settings:
         shards=settings.shards or by_size,
         buckets=max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET),
     )
+
+
+def _refuse_other_encoding(stats: dict, settings: Settings) -> None:
+    """Raises UserError if the files together are not UTF-8: each may be too short.
+
+    A web archive has pages of any encoding.
+    """
+    invalid = stats["source"].get(raw_lines.INVALID, 0)
+    if settings.layout != "wet" and invalid:
+        lines = stats["steps"]["read"]["lines"]["out"]
+        utf8.refuse_other_encoding("--input", invalid, lines)
 
 
 def _check_guard(settings: Settings) -> int:

@@ -6,7 +6,7 @@ import collections
 import os
 from collections.abc import Sequence
 
-from cmlm.common import files
+from cmlm.common import files, utf8
 from cmlm.data import other_formats, sentences
 from cmlm.errors import UserError
 
@@ -27,7 +27,8 @@ def split(
         The counts of `sentences.write_sentences`, summed.
 
     Raises:
-        UserError: the output exists, the language is unknown, or no sentence is left.
+        UserError: the output exists, the language is unknown, no sentence is left, or
+            the text is not UTF-8.
     """
     language = sentences.check_language(language)
     other_formats.warn(paths, layout)
@@ -44,6 +45,10 @@ def split(
                 f"--input: no sentence in {paths[0]}{more}; dropped:"
                 f" {sentences.describe_dropped(totals)}"
             )
+        # Each file of a folder may be too short to show its encoding.
+        utf8.refuse_other_encoding(
+            "--input", totals["invalid UTF-8"], totals["sentences"], unit="sentences"
+        )
     return totals
 
 

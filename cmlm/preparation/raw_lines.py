@@ -14,7 +14,7 @@ from cmlm.common import beam_runner, packing, utf8
 
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
-_INVALID = "invalid UTF-8 replaced"
+INVALID = "invalid UTF-8 replaced"
 
 
 class Damaged(Exception):
@@ -111,7 +111,7 @@ class Lines:
             if not line or (self._unpacked.damage and line[-1:] != b"\n"):
                 # An incomplete last line is dropped.
                 utf8.refuse_other_encoding(
-                    self._path, self._counts[_INVALID], index, first_invalid
+                    self._path, self._counts[INVALID], index, first_invalid
                 )
                 return
             if len(line) == MAX_BYTES and line[-1:] != b"\n":
@@ -122,7 +122,7 @@ class Lines:
             if index == 0:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             text = decode(line, self._counts)
-            if self._counts[_INVALID] and not first_invalid:
+            if self._counts[INVALID] and not first_invalid:
                 first_invalid = index + 1
             yield text
 
@@ -132,5 +132,5 @@ def decode(data: bytes, counts: collections.Counter) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
-        counts[_INVALID] += 1
+        counts[INVALID] += 1
         return data.decode("utf-8", "replace")

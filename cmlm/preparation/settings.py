@@ -35,7 +35,7 @@ class Settings:
         shards: files to write for each language; 0: by the size of the input, see
             `on_beam.run`.
         seed: the seed of the assignment to shards and of the choice under a limit.
-        text_field: the field of layout `json`.
+        text_field: the field of layout `json`, or the column of `csv`.
         quality_model: a file of `cmlm.quality`, or "".
         min_quality: the lowest score of a document to keep.
         remove_sentences_of: files whose sentences are removed from the output.

@@ -8,6 +8,7 @@ rest of a file that unpacks to hundreds of times its size.
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
 import io
 import itertools
@@ -36,6 +37,8 @@ DAMAGED = "damaged file: "
 LEFT_OUT = "file left out: "
 # A bitext is not divided into documents, so this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
+# Between the cells of a CSV.
+_DELIMITERS = ",;\t"
 
 # A document is a function that counts problems and returns its lines. If several
 # workers read one file, each worker builds only its own documents.
@@ -67,7 +70,7 @@ def read(
         layout: one of LAYOUTS.
         counts: receives the numbers of skipped records by reason, and `damaged file:
             ...`.
-        text_field: the field of layout `json`.
+        text_field: the field of layout `json`, or the column of `csv`.
         progress: the progress bar, in bytes read.
         part, parts: yield only documents whose position modulo `parts` is `part`. Part
             0 counts the problems of the file as a whole.
@@ -209,6 +212,47 @@ def _json(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[_Docu
         # JSON can hold halves of surrogate pairs, which UTF-8 cannot encode.
         text = record[field].encode("utf-8", "replace").decode("utf-8")
         yield _as_it_is(_nonempty(text))
+
+
+def _csv(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[_Document]:
+    """Reads rows of cells behind a first line of names; each row is a document."""
+    text = iter(lines)
+    delimiter, names = _columns(next(text, ""), field)
+    column = names.index(field)
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    while True:
+        try:
+            cells = next(rows, None)
+        except csv.Error:
+            counts["row that is no CSV"] += 1
+            continue
+        if cells is None:
+            return
+        if len(cells) == len(names):
+            yield _as_it_is(_nonempty(cells[column]))
+        elif cells:
+            counts[f"row without {len(names)} cells"] += 1
+
+
+def _columns(head: str, field: str) -> tuple[str, list[str]]:
+    """The delimiter of a CSV and the names of its columns, from its first line.
+
+    Spreadsheets separate cells by semicolons where a comma is the decimal point.
+
+    Raises:
+        _WrongFormat: no column has the name `field`.
+    """
+    found = []
+    for delimiter in _DELIMITERS:
+        with contextlib.suppress(csv.Error):
+            names = next(csv.reader([head], delimiter=delimiter, strict=True), [])
+            if field in names:
+                return delimiter, names
+            found.append(names)
+    names = max(found, key=len, default=[])
+    raise _WrongFormat(
+        f"line 1 has no column {field!r}; its columns: {', '.join(names)}"
+    )
 
 
 def _nonempty(text: str) -> list[str]:
@@ -425,6 +469,7 @@ LAYOUTS: dict[str, Reader] = {
     "wrapped": functools.partial(_plain, "wrapped"),
     "wikitext": functools.partial(_plain, "wikitext"),
     "json": _json,
+    "csv": _csv,
     "wet": _wet,
     "wikipedia": _wikipedia,
     "tsv": _tsv,
