@@ -593,6 +593,18 @@ def test_missing_neighbours_are_left_out(tmp_path):
     assert len(mined) == (~missing).any(axis=1).sum()
 
 
+def test_pairs_below_the_threshold_are_not_held(small, monkeypatch):
+    """Of many proposed pairs, few may reach the threshold."""
+    *_, forward, backward = small
+    held = []
+    concatenate = np.concatenate
+    monkeypatch.setattr(
+        pairs.np, "concatenate", lambda a: held.extend(map(len, a)) or concatenate(a)
+    )
+    assert len(pairs.mine(forward, backward, "ratio", "max", threshold=9)) == 0
+    assert held and not any(held)
+
+
 def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
     settings = neighbours.Search("flat", memory=MEMORY // 4)
     first = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
@@ -781,6 +793,30 @@ def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of)
             given = job, [f"{tmp_path}/bitext.tsv"], 2, None
             jobs.mine_negatives(*given, 1, 0, 1.0)
     assert encoder.asked == []
+
+
+@pytest.mark.parametrize(
+    "retrieval, said",
+    [
+        ("intersection", "no pair is found in both directions; allowed: forward, bac"),
+        ("max", "no sentence has a neighbour in the cells .*; allowed: a higher --pro"),
+    ],
+)
+def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said):
+    class Apart(Encoder):
+        def encode(self, sentences, progress):
+            found = super().encode(sentences, progress)
+            signs = [1 if line.startswith("a") else -1 for line in sentences]
+            return found + 100 * np.array(signs, np.float32)[:, np.newaxis]
+
+    for name in "ab":
+        lines = [f"{name} {number}\n" for number in range(50)]
+        (tmp_path / name).write_text("".join(lines))
+    search = neighbours.Search("ivf", cells=2, probes=1, memory=MEMORY)
+    job = jobs.Job(Apart(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
+    with pytest.raises(UserError, match=said):
+        jobs.mine_pairs(job, *sides, 2, "ratio", retrieval, None, True)
 
 
 def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):

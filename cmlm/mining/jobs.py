@@ -156,8 +156,10 @@ def mine_pairs(
     )
     pairs = mine(threshold, one_to_one)
     if not len(pairs):
-        scores = mine(one_to_one=False)["score"]
-        raise _none_reaches(threshold, scores.max(initial=-np.inf), "score")
+        highest = mine(one_to_one=False)["score"].max(initial=-np.inf)
+        if np.isneginf(highest):
+            raise _no_pair(retrieval)
+        raise _none_reaches(threshold, highest, "score")
     source, target = (text for text, _ in sides.values())
     with _output_and_scores(job.output) as (file, scores):
         for score, cosine in zip(pairs["score"], pairs["cosine"], strict=True):
@@ -210,13 +212,21 @@ def _two_sides(
     return sides
 
 
-def _none_reaches(threshold: float, highest: float, kind: str) -> UserError:
-    """The error of a threshold above the highest score; names a score that is there."""
-    if np.isneginf(highest):
+def _no_pair(retrieval: str) -> UserError:
+    """The error if there is no pair, whatever the threshold."""
+    if retrieval == "intersection":
         return UserError(
             "--retrieval is intersection, and no pair is found in both directions; "
             "allowed: forward, backward, max"
         )
+    return UserError(
+        "no sentence has a neighbour in the cells that were searched; allowed: a higher"
+        " --probes, or --index=flat"
+    )
+
+
+def _none_reaches(threshold: float, highest: float, kind: str) -> UserError:
+    """The error of a threshold above the highest score; names a score that is there."""
     # Rounded down, so that this number as --threshold keeps the pair.
     return UserError(
         f"--threshold is {threshold:g}; allowed: at most "

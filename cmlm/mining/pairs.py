@@ -61,9 +61,13 @@ def mine(
     ]
     proposed = []
     if retrieval != "backward":
-        proposed.append(_best(of_source, *means, margin, ("source", "target")))
+        sides = ("source", "target")
+        proposed.append(_best(of_source, *means, margin, sides, threshold))
     if retrieval != "forward":
-        proposed.append(_best(of_target, *means[::-1], margin, ("target", "source")))
+        sides = ("target", "source")
+        # An intersection takes the scores of the forward pairs.
+        lowest = -np.inf if retrieval == "intersection" else threshold
+        proposed.append(_best(of_target, *means[::-1], margin, sides, lowest))
     if retrieval == "intersection":
         forward, backward = proposed
         back = np.full(len(of_target), -1, np.int64)
@@ -71,7 +75,6 @@ def mine(
         chosen = forward[back[forward["target"]] == forward["source"]]
     else:
         chosen = np.concatenate(proposed)
-    chosen = chosen[chosen["score"] >= threshold]
     chosen = chosen[np.lexsort((chosen["target"], chosen["source"], -chosen["score"]))]
     if one_to_one:
         return chosen[_greedy(chosen)]
@@ -84,8 +87,17 @@ def _best(
     of_y: np.ndarray | None,
     margin: str,
     sides: tuple[str, str],
+    threshold: float,
 ) -> np.ndarray:
-    """Returns the pairs of each x with its best candidate y; `sides` names x and y."""
+    """Returns the pairs of each x with its best candidate y.
+
+    Args:
+        found: the neighbours of x.
+        of_x, of_y: the mean cosines of both sides, or None.
+        margin: see `mine`.
+        sides: the names of x and y.
+        threshold: the lowest score to keep.
+    """
     x, y = sides
     parts = []
     for start, cosines, rows in found.blocks():
@@ -100,7 +112,7 @@ def _best(
         chosen = np.empty(len(rows), PAIR)
         chosen[x], chosen[y] = start + each, rows[each, best]
         chosen["score"], chosen["cosine"] = scores[each, best], cosines[each, best]
-        parts.append(chosen[chosen[y] >= 0])
+        parts.append(chosen[(chosen[y] >= 0) & (chosen["score"] >= threshold)])
     return np.concatenate(parts)
 
 
