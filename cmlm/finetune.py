@@ -40,6 +40,7 @@ may do no better.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import shlex
@@ -142,7 +143,11 @@ def main(_) -> None:
         return
     # A file without file: is an unknown task, rather than a task without a folder.
     chosen = catalogue.find_tasks(FLAGS.task, FLAGS.dev, FLAGS.predict)
-    if not own:
+    if own:
+        cli.refuse_given(
+            ["data_dir"], "with public tasks; file:FILE is a path of its own"
+        )
+    else:
         cli.require(data_dir="the folder of the task's files")
         if not os.path.isdir(FLAGS.data_dir):
             raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
@@ -289,10 +294,11 @@ def _predict(output: str | None) -> None:
     found = labelled.answers(FLAGS.predict)
     with files.atomic_directory(output, FLAGS.overwrite) as directory:
         for answer, path in found.items():
-            rows = list(tuned.task.read(path, with_labels=False))
-            logits = tuned.logits(row.texts for row in rows)
+            # Read twice: only the logits of a large file stay in memory.
+            read = functools.partial(tuned.task.read, path, with_labels=False)
+            logits = tuned.logits(row.texts for row in read())
             with files.atomic_text(os.path.join(directory, answer)) as file:
-                indices = (row.index for row in rows)
+                indices = (row.index for row in read())
                 tuned.task.write_predictions(file, indices, logits)
     for answer in found:
         print(f"predictions  {os.path.join(output, answer)}")

@@ -279,6 +279,12 @@ def test_a_file_in_the_place_of_the_tasks_folder_is_one_line(tmp_path):
     assert done.stderr == said
 
 
+def test_a_folder_beside_own_files_is_refused(tmp_path):
+    done = run("--model=m", "--task=file:train.tsv", f"--data_dir={tmp_path}")
+    said = f"error: --data_dir={tmp_path} is given; allowed: with public tasks;"
+    assert done.returncode == 1 and done.stderr.startswith(said)
+
+
 def test_the_command_leaves_results_and_predictions(directory, tmp_path):
     rows = [
         (*row.texts, "entailment" if row.label > 2 else "not_entailment")

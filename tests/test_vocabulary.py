@@ -127,6 +127,16 @@ def test_the_size_is_kept_exactly_where_the_text_has_enough_pieces():
         assert set("abcdefghijklmnopqrstuvwxyz") <= set(tokens)
 
 
+def test_many_characters_do_not_exceed_the_smallest_size():
+    """ASCII in both cases and the special tokens take most of it."""
+    words = [
+        "".join(chr(0x410 + (n * 7 + i) % 64) for i in range(4)) for n in range(99)
+    ]
+    counts = collections.Counter({"Aa": 9, **dict.fromkeys(words, 5)})
+    for size in (200, 210, 260):
+        assert len(learning.learn_from_counts(counts, size)) == size
+
+
 def test_chinese_characters_take_one_token_each():
     """BERT's tokenizer makes a word of each, so that no `##` form is ever read."""
     characters = [chr(0x4E00 + i) for i in range(200)]

@@ -36,8 +36,8 @@ class Settings:
         learning_rate: AdamW's rate after the warm-up; it decays linearly to 0.
         warmup_share: the share of the steps in which the rate grows from 0.
         weight_decay: decoupled weight decay, without layer norms and biases.
-        dropout_rate: the rate in the whole encoder and before the logits; it replaces
-            the rates of the encoder's training.
+        dropout_rate: the rate in the whole encoder and, for the head `cls`, before the
+            logits; it replaces the rates of the encoder's training.
     """
 
     epochs: int = fields.ranged(3, at_least=1)

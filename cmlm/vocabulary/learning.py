@@ -169,11 +169,13 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
         size: number of tokens; a text with few pieces gives a smaller vocabulary.
     """
     words = words_lib.most_frequent(counts, learner_words(size))
+    reserved = [*vocabulary_file.SPECIAL_TOKENS, *_ascii_tokens(counts)]
+    most_characters = min(size // 4, size - len(reserved))
     learner = wordpiece.Learner(
         words,
-        reserved=[*vocabulary_file.SPECIAL_TOKENS, *_ascii_tokens(counts)],
+        reserved=reserved,
         max_length=_MAX_WORD_LENGTH,
-        max_characters=_characters_worth_a_token(words, size // 4),
+        max_characters=_characters_worth_a_token(words, most_characters),
     )
 
     def learn(threshold):

@@ -60,7 +60,7 @@ def prepare(
     if config.file:
         _refuse_other_size(config.file, model_size)
         path = _given(config, model_dir, own, has_weights, mark)
-    elif own and (has_weights or not _left_behind(config, files, own)):
+    elif own and (has_weights or _is_learnt_from(config, files, own)):
         path = own
     else:
         if own:
@@ -142,7 +142,7 @@ def _refuse_foreign(
     if config.file:
         stays = _is_given(config, path)
     else:
-        stays = not _left_behind(config, files, path)
+        stays = _is_learnt_from(config, files, path)
     if not stays:
         raise UserError(
             f"{path} was there before the run, which would replace it; allowed: a new "
@@ -159,17 +159,17 @@ def _is_given(config: VocabularyConfig, path: str) -> bool:
     return record is None or record.rules.items() <= config.rules().as_dict().items()
 
 
-def _left_behind(
+def _is_learnt_from(
     config: VocabularyConfig, files: Mapping[str, list[str]], path: str
 ) -> bool:
-    """Whether a vocabulary was not learnt from this text by these settings."""
+    """Whether a vocabulary was learnt from this text by these settings."""
     if vocabulary_file.is_json(path):
-        return True
+        return False
     record = rules.read(path)
     return (
-        record is None
-        or not learning.origin(config, files).items() <= record.origin.items()
-        or dict(record.rules) != config.rules().as_dict()
+        record is not None
+        and learning.origin(config, files).items() <= record.origin.items()
+        and dict(record.rules) == config.rules().as_dict()
     )
 
 

@@ -94,7 +94,7 @@ def _keep_word_pieces(
         for word in set(splitter.split(tf.boolean_mask(text, unknown))):
             # A long word is [UNK] without a search for its pieces.
             if not tokenizer.is_long(word.decode()):
-                kept[path(word.decode(), ids)] = True
+                kept[longest_matches(word.decode(), ids)] = True
         for line in splitter.normalize(text).numpy():
             characters.update(line.decode())
     return characters
@@ -111,7 +111,7 @@ def _keep_unigrams(
     return set().union(*itertools.compress(tokenizer.vocab, kept))
 
 
-def path(word: str, ids: Mapping[str, int]) -> list[int]:
+def longest_matches(word: str, ids: Mapping[str, int]) -> list[int]:
     """Returns the ids of the pieces that WordPiece takes until no piece matches.
 
     Args:
