@@ -110,7 +110,10 @@ def _check_flags() -> None:
     if takes_language and not FLAGS.language:
         raise UserError(f"--signature={FLAGS.signature} needs --language")
     if FLAGS.language and not takes_language:
-        raise UserError(f"--signature={FLAGS.signature} takes no --language")
+        raise UserError(
+            f"--language is {FLAGS.language}; allowed: with --signature=pcr, which an "
+            "export with --pcr has"
+        )
     # Python's sockets count up to 292 years.
     if not 0 < FLAGS.timeout < 1e9:
         raise UserError(

@@ -183,7 +183,7 @@ class Server:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finishes the requests under way, and closes the ports."""
+        """Closes the ports; requests under way get `_GRACE` seconds to end."""
         grpc_stopped = self._grpc.stop(_GRACE)
         self._http.shutdown()
         self._thread.join()
@@ -215,7 +215,9 @@ class Server:
             response = _json({"error": reason}, 413)
         except HTTPException as error:
             reason = f"Malformed request: {request.method} {request.path}"
-            response = _json({"error": reason}, error.code or 500)
+            # The model server answers so to every address below /v1/ that it lacks.
+            is_api = request.path.startswith("/v1/")
+            response = _json({"error": reason}, 400 if is_api else error.code or 500)
         return response(environ, start_response)
 
     def _page(self, request: Request) -> Response:
@@ -320,8 +322,8 @@ class _ModelName(BaseConverter):
 class _UnderWay:
     """Counts the requests under way.
 
-    Werkzeug's threads end with the process. Joining them would wait too long: a thread
-    lasts as long as its connection, and a browser keeps its connection open.
+    Werkzeug's threads end with the process. Joining them could wait too long: a client
+    that connects and sends nothing holds its thread for `_SILENCE` seconds.
     """
 
     def __init__(self):
@@ -444,6 +446,12 @@ class _Grpc(prediction_service_pb2_grpc.PredictionServiceServicer):
 
     def GetModelMetadata(self, request, context):
         self._check(request.model_spec, context)
+        if set(request.metadata_field) != {"signature_def"}:
+            context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"metadata_field is {list(request.metadata_field)}; allowed: "
+                "['signature_def']",
+            )
         response = get_model_metadata_pb2.GetModelMetadataResponse()
         response.model_spec.CopyFrom(request.model_spec)
         response.model_spec.version.value = self._version

@@ -18,7 +18,7 @@ from cmlm.data import bitext, builtin, languages
 from cmlm.encoders import model_dir
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
-from cmlm.modeling import pooling
+from cmlm.modeling import export_layout, pooling
 from cmlm.objectives.distill import DistillConfig
 
 FILE_NAME = "README.md"
@@ -130,7 +130,11 @@ def _header(tongues: list[str]) -> list[str]:
 
 def _origin(opened: OpenedWeights) -> str:
     name = os.path.basename(opened.checkpoint)
-    start = os.path.basename(opened.config.init_checkpoint.rstrip("/"))
+    path = opened.config.init_checkpoint.rstrip("/")
+    if os.path.basename(path) == export_layout.ENCODER:
+        # The name of the export says more.
+        path = os.path.dirname(path) or path
+    start = os.path.basename(path)
     if not opened.run:
         return f"from {start}, not trained further"
     return f"{name}, started from {start}" if start else name

@@ -102,7 +102,16 @@ def pack_segments(
         for segment in segments
     ]
     between = tokenizer.pair_separators - 1 if len(segments) > 1 else 0
-    segments = trim(segments, seq_length - len(segments) - 1 - between)
+    special = len(segments) + 1 + between
+    if tf.is_tensor(seq_length):
+        # Only `bert_pack_inputs` takes a width. Other assertions add many operations.
+        check = tf.raw_ops.Assert(
+            condition=seq_length >= special,
+            data=["seq_length is", seq_length, f"; allowed: at least {special}"],
+        )
+        with tf.control_dependencies([check]):
+            seq_length = tf.identity(seq_length)
+    segments = trim(segments, seq_length - special)
     if between:
         column = tf.fill([segments[1].nrows(), between], tokenizer.sep_id)
         segments[1] = tf.concat([column, segments[1]], axis=1)

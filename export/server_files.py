@@ -27,7 +27,6 @@ from cmlm.modeling import export_layout
 
 MODELS_CONFIG = "models.config"
 BATCHING = "batching_parameters.txt"
-WARM_UP = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 _MODELS_CONFIG = f"""\
 # For the folder of this file, mounted or linked as /models/{DEFAULT_MODEL}.
@@ -142,7 +141,7 @@ def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
         signatures: tf.functions by name, each with an input signature.
         inputs: example values, [n, ...], of every input of any signature, by name.
     """
-    path = os.path.join(directory, WARM_UP)
+    path = os.path.join(directory, export_layout.WARM_UP)
     tf.io.gfile.makedirs(os.path.dirname(path))
     with tf.io.TFRecordWriter(path) as writer:
         for name, function in signatures.items():

@@ -177,13 +177,6 @@ def _without_components(vectors, given, components) -> dict[str, tf.Tensor]:
     """Removes the principal components of each vector's language."""
     languages = list(components.languages)
     table = components.table
-    given_languages = given["language"] if "language" in given else given[_INDEX]
-    # TensorFlow would otherwise broadcast one language to all texts.
-    assertion = tf.debugging.assert_equal(
-        tf.size(given_languages), tf.shape(vectors)[0], "one language for each text"
-    )
-    with tf.control_dependencies([assertion]):
-        vectors = tf.identity(vectors)
     if "language" in given:
         lower = tf.strings.lower(given["language"])
         same = lower[:, tf.newaxis] == tf.constant(languages)
@@ -191,6 +184,12 @@ def _without_components(vectors, given, components) -> dict[str, tf.Tensor]:
         index = tf.where(tf.reduce_any(same, axis=1), index, -1)
     else:
         index = given[_INDEX]
+    # TensorFlow would otherwise broadcast one language to all texts.
+    assertion = tf.debugging.assert_equal(
+        tf.size(index), tf.shape(vectors)[0], "one language for each text"
+    )
+    with tf.control_dependencies([assertion]):
+        vectors = tf.identity(vectors)
     known = (index >= 0) & (index < len(languages))
     index = tf.where(known, index, -1)
     # The last row, zeros, belongs to unknown languages: subtracting it leaves every bit

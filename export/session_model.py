@@ -81,6 +81,11 @@ def _array(name: str, value: Any, info: meta_graph_pb2.TensorInfo) -> np.ndarray
         ValueError: the values have another shape or type, or are outside of its range.
     """
     dtype = tf.as_dtype(info.dtype)
+    if isinstance(value, np.ndarray) and value.dtype != dtype.as_numpy_dtype:
+        # From gRPC: the model server converts only the numbers of JSON.
+        raise ValueError(
+            f"{name} has the type {value.dtype.name}; allowed: {dtype.name}"
+        )
     try:
         array = np.array(value, object if dtype == tf.string else None)
     except ValueError:

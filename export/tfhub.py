@@ -101,9 +101,9 @@ def main(_) -> None:
 
     # -------------------------------------------------------- where it is
     out = FLAGS.export_dir.rstrip("/")
-    print(f"preprocessor  {os.path.join(out, 'preprocessor')}")
-    print(f"encoder       {os.path.join(out, 'encoder')}")
-    print(f"serving       {os.path.join(out, 'serving')}")
+    print(f"preprocessor  {os.path.join(out, export_layout.PREPROCESSOR)}")
+    print(f"encoder       {os.path.join(out, export_layout.ENCODER)}")
+    print(f"serving       {os.path.join(out, export_layout.SERVING)}")
     print(
         f"encode        python -m cmlm.encode --model={shlex.quote(out)} --input=FILE "
         "--output=..."

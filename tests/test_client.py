@@ -158,7 +158,8 @@ def test_flags_that_contradict_each_other_are_one_line(tmp_path):
         ([text, "--signature=pcr"], "--signature=pcr needs --language"),
         (
             [text, "--language=de"],
-            "--signature=serving_default takes no --language",
+            "--language is de; allowed: with --signature=pcr, which an export with "
+            "--pcr has",
         ),
         (
             [text, "--output=vectors.txt"],

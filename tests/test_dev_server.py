@@ -28,7 +28,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from cmlm.encoders import model_server, opening
+from cmlm.encoders import locating, model_server
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
 from export import dev_server, session_model
@@ -36,7 +36,7 @@ from export import dev_server, session_model
 
 @pytest.fixture(scope="module")
 def server(toy_export):
-    path = opening.find_export(toy_export.path)
+    path = locating.find_export(toy_export.path)
     made = dev_server.Server(session_model.SessionModel(path))
     made.start()
     yield made
@@ -69,6 +69,22 @@ def test_state_and_signatures(server):
         signatures = get_model_metadata_pb2.SignatureDefMap()
         told.metadata["signature_def"].Unpack(signatures)
         assert set(signatures.signature_def) == set(found)
+        request.metadata_field.append("more")
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError) as error:
+                stub.GetModelMetadata(request, timeout=60)
+            assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "allowed: ['signature_def']" in error.value.details()
+            del request.metadata_field[:]
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "cmlm"
+        request.model_spec.signature_name = "tensors"
+        for name in signatures.signature_def["tensors"].inputs:
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(np.ones([1, 3], int)))
+        with pytest.raises(grpc.RpcError) as error:
+            stub.Predict(request, timeout=60)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "has the type int64; allowed: int32" in error.value.details()
         request = predict_pb2.PredictRequest()
         request.model_spec.name = "other"
         with pytest.raises(grpc.RpcError) as error:
@@ -94,9 +110,10 @@ def test_state_and_signatures(server):
         (":predict", b'{"instances": [3]}', 400),
         (":predict", b"[" * 100_000, 400),
         (":predict", b'{"instances": [{"text": "a"}, {}]}', 400),
-        (":classify", b"{}", 404),
+        (":classify", b"{}", 400),
+        ("/", None, 400),
         ("/versions/2:predict", b'{"inputs": ["a"]}', 404),
-        (":predict", None, 405),
+        (":predict", None, 400),
     ],
 )
 def test_a_wrong_request_has_an_error_and_harms_nothing(server, path, body, code):
@@ -310,11 +327,11 @@ def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):
     with pytest.raises(UserError, match=f"--grpc_port={port} cannot be used on local"):
         dev_server.Server(server._model, grpc_port=port)
     with pytest.raises(UserError, match="is not an export; allowed: a folder"):
-        opening.find_export(str(tmp_path))
+        locating.find_export(str(tmp_path))
     (tmp_path / "params.yaml").touch()
     command = f"export.tfhub --model_dir={tmp_path} --export_dir={tmp_path}_export"
     with pytest.raises(UserError, match=re.escape(command)):
-        opening.find_export(str(tmp_path))
+        locating.find_export(str(tmp_path))
 
 
 def test_ports_are_checked_before_a_model_is_loaded():

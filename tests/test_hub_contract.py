@@ -387,6 +387,10 @@ def test_preprocessor_field_by_field(cased, model_garden):
                 ours.bert_pack_inputs(segments, **length),
                 theirs.bert_pack_inputs(segments, **length),
             )
+    for number, least in ((1, 2), (2, 3)):
+        ours.bert_pack_inputs([a, b][:number], seq_length=least)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"at least {least}"):
+            ours.bert_pack_inputs([a, b][:number], seq_length=least - 1)
     for name in ("variables", "trainable_variables", "regularization_losses"):
         assert len(getattr(ours, name)) == len(getattr(theirs, name)) == 0
     signatures = [loaded.signatures["serving_default"] for loaded in (ours, theirs)]

@@ -28,7 +28,7 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
-from export import server_files
+from cmlm.modeling import export_layout
 
 HERE = Path(__file__).resolve().parent
 REQUESTS = sorted((HERE / "server_requests").glob("*.json"))
@@ -176,7 +176,7 @@ def test_warm_up_requests_are_answered(toy_export):
     path = Path(toy_export.path, "serving", "1")
     model = servers.SessionModel(str(path))
     counts = {}
-    records = tf.data.TFRecordDataset(str(path / server_files.WARM_UP))
+    records = tf.data.TFRecordDataset(str(path / export_layout.WARM_UP))
     for record in records.as_numpy_iterator():
         log = prediction_log_pb2.PredictionLog.FromString(record)
         request = log.predict_log.request

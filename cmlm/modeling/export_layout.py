@@ -26,6 +26,8 @@ _EXTRA = "assets.extra"
 PROVENANCE = os.path.join(_EXTRA, DESCRIPTION)
 CHECKSUMS = os.path.join(_EXTRA, checksums.FILE_NAME)
 TUNED_TASK = os.path.join(_EXTRA, "task.json")
+# Requests that a server answers before it takes others.
+WARM_UP = os.path.join(_EXTRA, "tf_serving_warmup_requests")
 
 
 def versions(folder: str) -> list[str]:
