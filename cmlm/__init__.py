@@ -23,15 +23,18 @@ from cmlm.common.versions import VERSION as __version__
 __all__ = ["__version__", "averages", "fit", "load", "score"]
 
 
-def load(model: str | os.PathLike, precision: str | None = None):
+def load(
+    model: str | os.PathLike, precision: str | None = None, prompt: str | None = None
+):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32, bfloat16, or None for the precision of the model.
+    `precision` is float32, bfloat16, or None for the precision of the model. `prompt`
+    is a text that precedes every text, or None for the default prompt of the model.
 
     Returns an encoder: `encode(sentences)` gives float32 [len(sentences), dim],
     `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
     gives cosines and rows, [n, min(k, m)]. Raises cmlm.errors.UserError if the encoder
-    does not exist or is damaged, or `precision` is not allowed. Sets
+    does not exist or is damaged, or an argument is not allowed. Sets
     TF_CPP_MIN_LOG_LEVEL and GRPC_VERBOSITY, which quiet native code, if they are unset.
     """
     from cmlm.common import native_log
@@ -41,8 +44,9 @@ def load(model: str | os.PathLike, precision: str | None = None):
         from cmlm.encoders import opening
         from cmlm.encoders.reading import Reading
 
-    with naming_arguments("precision"):
-        return opening.open_encoder(os.fspath(model), Reading(precision=precision))
+    reading = Reading(precision=precision, prompt=prompt)
+    with naming_arguments("precision", "prompt"):
+        return opening.open_encoder(os.fspath(model), reading)
 
 
 def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):

@@ -101,7 +101,7 @@ def _encode_lines() -> None:
     """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
         from cmlm.common import arrays, files, identity, outputs, progress
-        from cmlm.encoders import comparing, opening, vector_files
+        from cmlm.encoders import nearest_lines, opening, vector_files
 
     about = vector_files.path_of(FLAGS.output) if FLAGS.output else None
     outputs.check(
@@ -120,7 +120,7 @@ def _encode_lines() -> None:
     encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
     print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
-    nearest = comparing.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
+    nearest = nearest_lines.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
 
     # ------------------------------------------------------------- encoding
     with contextlib.ExitStack() as stack:

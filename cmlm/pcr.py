@@ -63,9 +63,9 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import outputs
-        from cmlm.encoders import components_file, components_fitting, opening
+        from cmlm.encoders import components_file, components_fitting, locating, opening
 
-    place = opening.locate(FLAGS.model)
+    place = locating.locate(FLAGS.model)
     if place.kind == "external":
         raise UserError(
             f"--model is {FLAGS.model}; allowed: an export, a model_dir or weights, "

@@ -16,8 +16,9 @@ import safetensors.numpy
 
 from cmlm.common import json_files
 from cmlm.encoders.opened_weights import OpenedWeights
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling, weights
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.foreign import (
     architectures,
     huggingface,
@@ -103,13 +104,24 @@ def write(
     _write_json(directory, huggingface.CONFIG, _config(opened))
     _write_tokenizer(opened, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
-    if model.prompts:
-        prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
-        _write_json(
-            directory,
-            modules.PROMPTS,
-            {"prompts": prompts, "default_prompt_name": None},
-        )
+    _write_prompts(directory, model)
+
+
+def _write_prompts(directory: str, model: EncoderConfig) -> None:
+    """Writes the prompts, if there are any, and the name of the default one."""
+    prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
+    default = None
+    if model.prompt:
+        names = (name for name, text in prompts.items() if text == model.prompt)
+        default = next(names, "default")
+        if prompts.setdefault(default, model.prompt) != model.prompt:
+            raise UserError(
+                f"model.prompts has the prompt {default!r} with another text than "
+                f"model.prompt, {shown(model.prompt)}; allowed: another name for it"
+            )
+    if prompts:
+        values = {"prompts": prompts, "default_prompt_name": default}
+        _write_json(directory, modules.PROMPTS, values)
 
 
 def _write_json(directory: str, name: str, values: Any) -> None:

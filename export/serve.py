@@ -42,17 +42,17 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     cli.require(model="an export, or an output of cmlm.finetune --task=file:FILE")
     with cli.quiet_imports():
-        from cmlm.encoders import opening, signatures
+        from cmlm.encoders import locating, signatures
         from export import dev_server, session_model
 
     host = FLAGS.host.removeprefix("[").removesuffix("]")
     dev_server.check_name(FLAGS.model_name)
     dev_server.check_ports(host, FLAGS.port, FLAGS.grpc_port)
-    tuned = opening.find_tuned(FLAGS.model)
-    path = tuned or opening.find_export(FLAGS.model)
+    tuned = locating.find_tuned(FLAGS.model)
+    path = tuned or locating.find_export(FLAGS.model)
     version = os.path.basename(path)
     with native_log.dropped():
-        with opening.loading_graph(path):
+        with locating.loading_graph(path):
             model = session_model.SessionModel(path)
         server = dev_server.Server(
             model,
@@ -68,14 +68,15 @@ def main(_) -> None:
     server.start()
     name = shlex.quote(FLAGS.model_name)
     base_path = shlex.quote(os.path.dirname(os.path.abspath(path)))
-    print(
-        "for development only; production is TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 "
-        f"tensorflow_model_server --port={server.grpc_port} "
-        f"--rest_api_port={server.port} --model_name={name} "
+    production = (
+        "production is TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 tensorflow_model_server "
+        f"--port={server.grpc_port} --rest_api_port={server.port} --model_name={name} "
         f"--model_base_path={base_path} --tensorflow_intra_op_parallelism=1 "
-        "--rest_api_timeout_in_ms=600000",
-        file=sys.stderr,
+        "--rest_api_timeout_in_ms=600000"
     )
+    if not version.isdecimal():
+        production = f"tensorflow_model_server needs {path} as a folder named 1"
+    print(f"for development only; {production}", file=sys.stderr)
     address = f"/v1/models/{urllib.parse.quote(FLAGS.model_name, safe='')}"
     if not tuned:
         print(f"page  {server.rest}/")

@@ -27,7 +27,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 
-from cmlm.encoders import opening
+from cmlm.encoders import locating
 from export import dev_server
 from export.session_model import SessionModel
 
@@ -50,11 +50,11 @@ def start(kind: str, serving: str):
     """
     if kind in (STAND_IN, BATCHING_STAND_IN):
         if kind == STAND_IN:
-            model = SessionModel(opening.find_export(serving))
+            model = SessionModel(locating.find_export(serving))
         else:
             with open(f"{serving}/batching_parameters.txt") as file:
                 parameters = read_batching(file.read())
-            model = BatchingModel(opening.find_export(serving), parameters)
+            model = BatchingModel(locating.find_export(serving), parameters)
         server = dev_server.Server(model, MODEL)
         server.start()
         try:

@@ -22,8 +22,9 @@ from cmlm.common.keras import keras
 from cmlm.encoders import (
     batching,
     by_language,
-    comparing,
+    locating,
     model_dir,
+    nearest_lines,
     opening,
     vector_files,
 )
@@ -251,21 +252,21 @@ def test_the_newest_version_is_opened(exported, tmp_path):
     for version in ("2", "10"):
         (tmp_path / version).symlink_to(exported / "serving" / "1")
     (tmp_path / "models.config").write_text("")
-    assert opening.find_export(str(tmp_path)) == str(tmp_path / "10")
+    assert locating.find_export(str(tmp_path)) == str(tmp_path / "10")
 
 
 def test_versions_with_leading_zeros_are_versions(exported, tmp_path):
     for version in ("00002", "00010"):
         (tmp_path / version).symlink_to(exported / "serving" / "1")
-    assert opening.find_export(str(tmp_path)) == str(tmp_path / "00010")
-    assert opening.find_export(f"{tmp_path}/00002/") == f"{tmp_path}/00002"
+    assert locating.find_export(str(tmp_path)) == str(tmp_path / "00010")
+    assert locating.find_export(f"{tmp_path}/00002/") == f"{tmp_path}/00002"
 
 
 def test_a_newer_version_that_is_not_whole_is_named(exported, tmp_path, caplog):
     (tmp_path / "1").symlink_to(exported / "serving" / "1")
     (tmp_path / "2").mkdir()
     for _ in range(2):
-        assert opening.find_export(str(tmp_path)) == str(tmp_path / "1")
+        assert locating.find_export(str(tmp_path)) == str(tmp_path / "1")
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path / '2'} is not a whole export; version 1 is used"
     ]
@@ -408,10 +409,10 @@ def test_an_export_in_the_folder_of_weights_is_not_loaded(exported, tmp_path, na
     opening.check(str(tmp_path))
     (tmp_path / name).write_text("{}")
     said = f"{tmp_path} holds an export beside other weights; allowed: "
-    for work in (opening.check, opening.open_encoder, opening.find_export):
+    for work in (opening.check, opening.open_encoder, locating.find_export):
         with pytest.raises(UserError, match=said):
             work(str(tmp_path))
-    assert opening.find_export(f"{tmp_path}/serving") == f"{tmp_path}/serving/1"
+    assert locating.find_export(f"{tmp_path}/serving") == f"{tmp_path}/serving/1"
     # The weights of an export lie in `encoder/`.
     (tmp_path / "encoder").symlink_to(exported / "encoder")
     with pytest.raises(UserError, match=f"{said}{tmp_path}/encoder, or"):
@@ -434,7 +435,7 @@ def test_an_export_with_a_version_of_another_model_is_refused(exported, tmp_path
     about = json.loads(path.read_text())
     opening.check(str(copy))
     path.write_text(json.dumps({**about, "fingerprint": "another"}))
-    works = (opening.check, opening.find_export, opening.open_weights, foreign.find)
+    works = (opening.check, locating.find_export, opening.open_weights, foreign.find)
     said = f"^{copy} holds two models; allowed: {version}, or {copy}/encoder$"
     for work in works:
         with pytest.raises(UserError, match=said):
@@ -541,7 +542,7 @@ def test_nearest_lines_are_those_of_brute_force():
     lines = [f"line {row}" for row in range(60)]
     matrix = random.normal(size=[60, 5]).astype(np.float32)
     queries = random.normal(size=[2, 5]).astype(np.float32)
-    nearest = comparing.NearestLines(queries, 4)
+    nearest = nearest_lines.NearestLines(queries, 4)
     for start in range(0, 60, 20):
         rows = [*range(start, start + 20), *range(3)]  # lines 0 to 2 again and again
         nearest.add([lines[row] for row in rows] + [" "], matrix[[*rows, 0]])

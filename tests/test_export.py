@@ -13,7 +13,7 @@ import tensorflow as tf
 import test_reading
 
 from cmlm.common import files
-from cmlm.encoders import components_file, fingerprints, model_dir, opening
+from cmlm.encoders import components_file, fingerprints, locating, model_dir, opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
@@ -202,7 +202,7 @@ def test_a_version_of_another_number_is_served_beside_the_first(
     ]
     shutil.copytree(Path(toy_export.path, "serving"), tmp_path / "serving")
     shutil.copytree(second / "serving" / "2", tmp_path / "serving" / "2")
-    assert opening.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
+    assert locating.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
     serving = f"{tmp_path}/serving"
     with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, which"):
         server_files.refuse_other_versions(serving, 3)

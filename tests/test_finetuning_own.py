@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from sklearn import metrics
 
-from cmlm.encoders import opening
+from cmlm.encoders import locating, opening
 from cmlm.errors import UserError
 from cmlm.evaluation import reading
 from cmlm.finetuning import catalogue, finished, labelled, run, training
@@ -132,7 +132,7 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
     assert labels == [row["labels"] for row in found]
 
     # A server gives them, and refuses the page of encoders.
-    assert opening.find_tuned(str(out)) == str(saved)
+    assert locating.find_tuned(str(out)) == str(saved)
     server = dev_server.Server(dev_server.SessionModel(str(saved)))
     server.start()
     try:

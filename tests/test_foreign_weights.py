@@ -29,8 +29,9 @@ from oracles import gelu, layer_norm, softmax
 from cmlm.common import json_files
 from cmlm.common.keras import building, keras
 from cmlm.config import loading
-from cmlm.encoders import fingerprints, model_dir, opening
+from cmlm.encoders import fingerprints, locating, model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
+from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign, weights
 from cmlm.modeling import pooling as pooling_lib
@@ -489,23 +490,95 @@ def write_prompts(folder, default, prompts=None):
     (folder / modules.PROMPTS).write_text(json.dumps(settings))
 
 
+def warnings_of(caplog) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
 @pytest.mark.parametrize("default", [None, "document", "unknown"])
-def test_prompts_are_left_to_the_user(tmp_path, default):
+def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
     folder = write_folder(tmp_path / "e5")
     write_prompts(folder, default)
     source = foreign.find(str(folder))
-    (warning,) = source.warnings
-    assert "not applied: 'query: ' (query), 'passage: ' (passage); write" in warning
     stated = json.loads((folder / modules.PROMPTS).read_text())["prompts"]
-    assert source.prompts == stated
+    assert (source.prompts, source.prompt) == (stated, "")
+    opened = opening.open_weights(str(folder))
+    assert opened.tokenizer.prompt == ""
+    (warning,) = warnings_of(caplog)
+    assert "e5: no prompt precedes the texts: 'query: ' (query), 'pass" in warning
+    # A run's text is its user's.
+    caplog.clear()
+    run_settings(tmp_path, folder, [])
+    (warning,) = warnings_of(caplog)
+    assert "e5: no prompt precedes the training text: 'query: ' (query), " in warning
 
 
-def test_prompts_are_a_warning_without_settings_of_the_log(tmp_path, caplog):
+@pytest.mark.parametrize("prompt", ["the cat", ""])
+def test_a_chosen_prompt_is_no_warning(prompt, tmp_path, caplog):
     folder = write_folder(tmp_path / "e5")
-    write_prompts(folder, None)
-    opening.open_weights(str(folder))
-    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
-    assert "e5: prompts are not applied: 'query: '" in record.getMessage()
+    write_prompts(folder, "query")
+    opened = opening.open_weights(str(folder), Reading(prompt=prompt))
+    assert opened.tokenizer.prompt == prompt
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.parametrize("by_default", [True, False])
+def test_a_prompt_precedes_every_text(by_default, tmp_path):
+    """In vectors, tokens and lengths, through every form that an encoder takes."""
+    folder = write_folder(tmp_path / "e5")
+    if by_default:
+        write_prompts(folder, "query", {"query": "the cat "})
+    else:
+        write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
+    reading = AS_TRAINED if by_default else Reading(prompt="the cat ")
+    plain = opening.open_encoder(str(folder), Reading(prompt=""))
+    texts = ["sat on a mat", "", "dog"]
+    written = [f"the cat {text}" for text in texts]
+    want = plain.encode(written)
+    assert not np.allclose(want, plain.encode(texts), atol=1e-3)
+
+    opened = opening.open_weights(str(folder), reading)
+    export = str(tmp_path / "export")
+    saved_models.write(opened, export, 16)
+    assert saved_models.compare(opened, export, 16) <= saved_models.TOLERANCE
+    back = tmp_path / "back"
+    back.mkdir()
+    huggingface_folder.write(opened, str(back), 16, normalize=False)
+    for model, how in (
+        (str(folder), reading),
+        (export, AS_TRAINED),
+        (export, Reading(prompt="the cat ")),
+        (str(back), AS_TRAINED),
+    ):
+        encoder = opening.open_encoder(model, how)
+        np.testing.assert_allclose(encoder.encode(texts), want, atol=1e-6)
+        assert encoder.tokens(texts) == plain.tokens(written)
+        np.testing.assert_array_equal(encoder.lengths(texts), plain.lengths(written))
+        assert encoder.info["prompt"] == "the cat "
+        assert encoder.info["fingerprint"] != plain.info["fingerprint"]
+    with pytest.raises(
+        UserError, match="--prompt is 'dog'; allowed with .*: 'the cat ', be"
+    ):
+        opening.open_encoder(export, Reading(prompt="dog"))
+    written = json.loads((back / modules.PROMPTS).read_text())
+    name = "query" if by_default else "default"
+    assert written["default_prompt_name"] == name
+    assert written["prompts"][name] == "the cat "
+    # The weights of an export keep it, too; the preprocessor adds it.
+    assert opening.open_weights(export).tokenizer.prompt == "the cat "
+    tokens = tf.saved_model.load(f"{export}/preprocessor")(texts)
+    ids = plain._tokenizer.encode(tf.constant([f"the cat {t}" for t in texts]), 16)
+    np.testing.assert_array_equal(
+        tokens["input_word_ids"], ids.to_tensor(0, shape=[None, 16])
+    )
+
+
+def test_a_prompt_leaves_place_for_the_text(tmp_path):
+    folder = str(write_folder(tmp_path / "e5"))
+    with pytest.raises(
+        UserError, match="--seq_length is 5; allowed: 6 to .* 'the cat sat'"
+    ):
+        opening.open_encoder(folder, Reading(prompt="the cat sat", seq_length=5))
+    opening.open_encoder(folder, Reading(prompt="the cat sat", seq_length=6))
 
 
 def test_settings_that_are_not_kept_are_named(tmp_path):
@@ -679,10 +752,6 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (long_vocabulary, f"has {len(VOCAB) + 1} tokens, .* {len(VOCAB)} embedding"),
         (other_order, rf"gives the id {len(VOCAB) - 2} to .*, .*tokenizer.json to"),
         (added_token, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
-        (
-            lambda f: write_prompts(f, "query"),
-            "default_prompt_name='query', so 'query: ' precedes .*; allowed: null, ",
-        ),
         (
             lambda f: write_prompts(f, None, {"a=b": "c"}),
             "has the prompt 'a=b'; allowed: a name without =",
@@ -1164,7 +1233,7 @@ def test_a_folder_may_have_brackets_in_its_name(original, tmp_path):
     shutil.copytree(original, tmp_path / "bert1")
     assert foreign.find(str(folder)).model == foreign.find(str(original)).model
     (tmp_path / "bert1" / "more.index").touch()
-    named = opening.weight_files(str(folder / "bert_model.ckpt"))
+    named = locating.weight_files(str(folder / "bert_model.ckpt"))
     ends = ("data-00000-of-00001", "index")
     assert named == [f"{folder}/bert_model.ckpt.{end}" for end in ends]
     (folder / "vocab.txt").rename(folder / "cased_vocab.txt")

@@ -478,7 +478,7 @@ def test_other_rules_are_refused_by_name(tmp_path, part, value, said):
         (True, True, False, ""),
         (False, True, False, ""),
         (True, False, False, "Metaspace after a Replace of repeated spaces"),
-        (False, True, True, "WhitespaceSplit after a Precompiled normalizer"),
+        (False, True, True, "WhitespaceSplit after the normalizer Precompiled"),
     ],
 )
 def test_sentencepiece_divides_words_as_the_steps_of_tokenizers(

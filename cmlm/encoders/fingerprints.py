@@ -43,6 +43,8 @@ def fingerprint(opened: OpenedWeights) -> str:
     parts = [sorted(weights), settings, opened.tokenizer.vocab]
     if opened.tokenizer.contents:
         parts.append(opened.tokenizer.contents)
+    if opened.tokenizer.prompt:
+        parts.append({"prompt": opened.tokenizer.prompt})
     return checksums.of_values(parts)
 
 
@@ -64,7 +66,11 @@ def check_fingerprint(value: object, path: str) -> None:
 
 
 def describe(opened: OpenedWeights, seq_length: int) -> dict:
-    """Describes an encoder in plain values, for reports and export.json."""
+    """Describes an encoder in plain values, for reports and export.json.
+
+    An encoder without a prompt has no `prompt`.
+    """
+    prompt = opened.tokenizer.prompt
     return {
         "fingerprint": fingerprint(opened),
         "checkpoint": opened.checkpoint,
@@ -76,6 +82,7 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
         "trained_seq_length": opened.trained_seq_length or opened.seq_length,
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
+        **({"prompt": prompt} if prompt else {}),
     }
 
 

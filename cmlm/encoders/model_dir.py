@@ -204,6 +204,7 @@ def load_weights(
             checkpoints.require_part(checkpoint, part, f"both:{model_dir}", trainer)
         checkpoints.restore(checkpoint, model=model)
     reading.apply(model, checkpoint)
+    tokenizer.prompt = config.model.prompt
     longest = config.longest_sentence
     # Only pruned weights of another program have no objective.
     is_trained = bool(config.task.enabled())

@@ -7,6 +7,7 @@ import re
 
 from cmlm.common import fields
 from cmlm.config import experiment
+from cmlm.errors import shown
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.tokenization.base import Tokenizer
 
@@ -90,18 +91,25 @@ def resolve_seq_length(
 ) -> int:
     """Resolves the length limit of sentences in tokens, [CLS] and [SEP] included.
 
+    A prompt counts, too, and leaves place for a token of the text.
+
     Args:
         opened: the weights; their number of positions is the maximum.
         seq_length: the requested limit; None takes `default`, at most the maximum.
         default: the default limit; None takes `opened.seq_length`.
 
     Raises:
-        UserError: the encoder has fewer positions.
+        UserError: the encoder has fewer positions, or the prompt fills the sentence.
     """
     limit = opened.config.model.token_positions
+    least, prompt = 3, opened.tokenizer.prompt
+    if prompt:
+        least += int(opened.tokenizer.count([""])[0])
     if seq_length is None:
-        return min(default or opened.seq_length, limit)
-    if not 3 <= seq_length <= limit:
-        allowed = f"3 to {describe_limit(opened, limit)}"
+        seq_length = min(default or opened.seq_length, limit)
+    if not least <= seq_length <= limit:
+        allowed = f"{least} to {describe_limit(opened, limit)}"
+        if prompt:
+            allowed += f", with the prompt {shown(prompt)}"
         raise fields.refused("--seq_length", seq_length, allowed)
     return seq_length

@@ -1,5 +1,7 @@
 """Opens encoders: exports, model_dirs, foreign weights, servers and stored vectors.
 
+`locating` finds the files of an encoder.
+
 Every command opens its encoder here, with `open_encoder` for vectors or `open_weights`
 for weights (exports, fine-tuning). Only an export command opens a run by `model_dir`,
 because its --checkpoint may name a checkpoint.
@@ -8,72 +10,30 @@ because its --checkpoint may name a checkpoint.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import copy
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import tensorflow as tf
 
-from cmlm.common import checksums, files, forks, json_files, once
+from cmlm.common import checksums, files, forks, json_files
 from cmlm.config import experiment
-from cmlm.encoders import external, model_dir, pretrained
+from cmlm.encoders import external, locating, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.fingerprints import check_fingerprint, describe, fingerprint
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.encoders.signatures import DEFAULT
-from cmlm.errors import UserError, one_line
+from cmlm.errors import UserError
 from cmlm.modeling import export_layout, foreign, inference_graph
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.opening import open_tokenizer
-
-_WEIGHTS = re.compile(r"\.(index|data-\d{5}-of-\d{5}|safetensors)$|/saved_model\.pb$")
-
-
-@dataclasses.dataclass(frozen=True)
-class Location:
-    """The kind and the path of a model.
-
-    Attributes:
-        kind: `external`: a server or stored vectors; `run`: a model_dir; `export`;
-            `weights`: any other path. Only `foreign.find`, which opens it, tells
-            weights of another program, a checkpoint of a run and nothing apart.
-        prefix: one of `model_dir.PREFIXES`, or "".
-        path: the name without the prefix; for an export, its newest SavedModel.
-    """
-
-    kind: Literal["external", "run", "export", "weights"]
-    prefix: str
-    path: str
-
-
-def locate(model: str, exports: bool = True) -> Location:
-    """Finds the kind and the path of a model, without opening its weights.
-
-    Args:
-        model: as for `open_encoder`.
-        exports: look for exports; False takes them as `weights`, which they hold, too.
-
-    Raises:
-        UserError: the directory is both an export and the encoder of another program.
-    """
-    if model.startswith(external.PREFIXES):
-        return Location("external", "", model)
-    prefix, path = model_dir.split_prefix(model)
-    if prefix or model_dir.is_model_dir(path):
-        return Location("run", prefix, path)
-    saved_model = _find_saved_model(path) if exports else None
-    if saved_model:
-        return Location("export", "", saved_model)
-    return Location("weights", "", path)
 
 
 def open_encoder(
@@ -93,7 +53,7 @@ def open_encoder(
         UserError: there is no such encoder, it is damaged, `reading` does not fit, or
             TensorFlow would hang in this process.
     """
-    place = locate(model)
+    place = locating.locate(model)
     if place.kind == "external":
         return _fixed(external.open_encoder(model), reading, model)
     forks.refuse(model)
@@ -102,7 +62,7 @@ def open_encoder(
     if place.prefix == "bow":
         # This baseline reads no layer, so pooling and precision have no effect.
         reading.validate()
-        reading = Reading(seq_length=reading.seq_length)
+        reading = Reading(seq_length=reading.seq_length, prompt=reading.prompt)
         opened = model_dir.load_weights(place.path, reading=reading)
         return _bag_of_words(opened, reading, model)
     if place.prefix == "both":
@@ -121,7 +81,7 @@ def check(model: str) -> None:
     Raises:
         UserError: there is no such encoder.
     """
-    place = locate(model)
+    place = locating.locate(model)
     if place.kind == "external":
         external.check(model)
     elif place.kind == "run":
@@ -131,13 +91,13 @@ def check(model: str) -> None:
             model_dir.find_checkpoint(place.path, config, wanted)
     elif place.kind == "weights":
         with _naming_external(place):
-            source = find_foreign(model)
+            source = locating.find_foreign(model)
         if source is None:
-            model_dir.read_config(run_of(model.removesuffix(".index")))
+            model_dir.read_config(locating.run_of(model.removesuffix(".index")))
 
 
 @contextlib.contextmanager
-def _naming_external(place: Location) -> Iterator[None]:
+def _naming_external(place: locating.Location) -> Iterator[None]:
     """Adds the forms of `external` to the error of a path that does not exist."""
     try:
         yield
@@ -145,33 +105,6 @@ def _naming_external(place: Location) -> Iterator[None]:
         if place.kind != "weights" or tf.io.gfile.glob(f"{files.escaped(place.path)}*"):
             raise
         raise UserError(f"{error}; or {external.FORMS}") from error
-
-
-def weight_files(model: str) -> list[str]:
-    """Names the files that hold the numbers of an encoder, sorted.
-
-    Args:
-        model: as for `open_encoder`.
-
-    Returns:
-        The weights or stored vectors; [] for a server, or if there are none.
-
-    Raises:
-        UserError: `model` names stored vectors without a file of sentences.
-    """
-    place = locate(model, exports=False)
-    if place.kind == "external":
-        return external.paths(model)
-    path = place.path
-    if place.prefix == "best":
-        path = os.path.join(path, model_dir.BEST)
-    if tf.io.gfile.isdir(path):
-        below = [
-            os.path.join(at, n) for at, _, ns in tf.io.gfile.walk(path) for n in ns
-        ]
-    else:
-        below = tf.io.gfile.glob(f"{files.escaped(path.removesuffix('.index'))}.*")
-    return sorted(filter(_WEIGHTS.search, below))
 
 
 def precision(model: str, reading: Reading = AS_TRAINED) -> str:
@@ -184,7 +117,7 @@ def precision(model: str, reading: Reading = AS_TRAINED) -> str:
         One of `choices.PRECISIONS`: the one of `reading`; else an export's own; else
         bfloat16 for a run that trained in it, and float32 for everything else.
     """
-    place = locate(model)
+    place = locating.locate(model)
     if place.prefix == "bow":
         return "float32"
     if reading.precision:
@@ -194,7 +127,7 @@ def precision(model: str, reading: Reading = AS_TRAINED) -> str:
     if place.kind == "export":
         path = os.path.join(place.path, export_layout.PROVENANCE)
         return json_files.read(path).get("precision", "float32")
-    directory = place.path if place.kind == "run" else run_of(place.path)
+    directory = place.path if place.kind == "run" else locating.run_of(place.path)
     if model_dir.is_model_dir(directory):
         return _trained_in(model_dir.read_config(directory))
     return "float32"
@@ -218,7 +151,7 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
         UserError: there is no such encoder, it is damaged, or it lacks a layer that
             `reading` asks for.
     """
-    place = locate(model, exports=False)
+    place = locating.locate(model, exports=False)
     if place.kind == "external":
         raise UserError(
             f"{model} gives vectors and not weights; allowed: {foreign.ACCEPTED}"
@@ -229,33 +162,12 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
         raise UserError(f"{model} is two encoders; allowed: a model_dir without both:")
     if place.kind == "run":
         return model_dir.load_weights(place.path, place.prefix or "latest", reading)
-    source = find_foreign(model)
+    source = locating.find_foreign(model)
     if source is not None:
         return pretrained.load_weights(source, reading)
-    return model_dir.load_weights(run_of(model), model.removesuffix(".index"), reading)
-
-
-def find_foreign(model: str) -> foreign.Source | None:
-    """Finds weights of another program, see `foreign.find`.
-
-    Raises:
-        UserError: there are no weights, or those of a tuned model.
-    """
-    if find_tuned(model):
-        raise UserError(
-            f"{model} is a tuned model, which gives labels and not vectors; allowed: an"
-            " encoder, or cmlm.finetune --predict=FILE without --task"
-        )
-    return foreign.find(model)
-
-
-def run_of(checkpoint: str) -> str:
-    """The model_dir of a checkpoint in it or in its folder `best`."""
-    is_folder = tf.io.gfile.isdir(checkpoint)
-    directory = checkpoint if is_folder else os.path.dirname(checkpoint)
-    if os.path.basename(directory) == model_dir.BEST:
-        directory = os.path.dirname(directory)
-    return directory
+    return model_dir.load_weights(
+        locating.run_of(model), model.removesuffix(".index"), reading
+    )
 
 
 def _fixed(encoder, reading: Reading, model: str):
@@ -279,6 +191,10 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
         tokenizer: the tokenizer of the model's vocabulary.
         seq_length: the longest sentence in tokens; a longer one is cut.
     """
+    if model.config.prompt:
+        # The training keeps its own, which adds no prompt.
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.prompt = model.config.prompt
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
     width = model.config.hidden_size
     return Encoder(
@@ -341,48 +257,6 @@ def _bag_of_words(opened: OpenedWeights, reading: Reading, name: str) -> Encoder
     return _of_graph(graph, info, name)
 
 
-def find_export(directory: str) -> str:
-    """Finds the newest version of an export, whole by its checksums.
-
-    Args:
-        directory: an export, the folder `serving` in it, or a version.
-
-    Returns:
-        The folder of the SavedModel that servers load.
-
-    Raises:
-        UserError: there is no export, or a file of it is damaged.
-    """
-    path = _find_saved_model(directory)
-    if path is None:
-        how = ""
-        if model_dir.is_model_dir(directory):
-            how = f", as in {model_dir.export_command(directory)}"
-        raise UserError(
-            f"{directory} is not an export; allowed: a folder from export.tfhub{how}"
-        )
-    checksums.check(path, os.path.join(path, export_layout.CHECKSUMS))
-    return path
-
-
-def find_tuned(directory: str) -> str | None:
-    """Finds a tuned model of `cmlm.finetune`, whole by its checksums.
-
-    Args:
-        directory: an output of the command, the folder `model` in it, or a version.
-
-    Returns:
-        The folder of the SavedModel; None if there is no tuned model.
-
-    Raises:
-        UserError: a file of the model is damaged.
-    """
-    path = _find_saved_model(directory, "model", export_layout.TUNED_TASK)
-    if path:
-        checksums.check(path, os.path.join(path, export_layout.CHECKSUMS))
-    return path
-
-
 def _both(directory: str, reading: Reading, name: str) -> Encoder:
     """Joins the vectors of QuickThought's two encoders.
 
@@ -412,61 +286,17 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     return _of_graph(graphs[0], info, name, vectors)
 
 
-def _find_saved_model(
-    directory: str,
-    folder: str = export_layout.SERVING,
-    description: str = export_layout.PROVENANCE,
-) -> str | None:
-    """Finds the newest version of an export, like a model server.
-
-    Args:
-        directory: the export, the folder of its versions, or a version.
-        folder: the name of the folder of versions.
-        description: the file that a SavedModel of this kind contains.
-
-    Raises:
-        UserError: the directory holds other weights, too.
-    """
-    candidates = [directory.rstrip("/") or directory]
-    for parent in (directory, os.path.join(directory, folder)):
-        versions = export_layout.versions(parent)
-        candidates += [os.path.join(parent, version) for version in versions]
-    for place, candidate in enumerate(candidates):
-        if tf.io.gfile.exists(os.path.join(candidate, description)):
-            foreign.refuse_other_weights(directory, candidate)
-            export_layout.refuse_two_models(candidates[0])
-            for newer in candidates[1:place]:
-                # A command looks for its export several times.
-                once.warn(
-                    f"{newer} is not a whole export; version "
-                    f"{os.path.basename(candidate)} is used"
-                )
-            return candidate
-    return None
-
-
-@contextlib.contextmanager
-def loading_graph(path: str) -> Iterator[None]:
-    """Turns every error of a block that loads a SavedModel into a UserError."""
-    try:
-        yield
-    # TensorFlow has no list of the errors that a damaged graph raises.
-    except Exception as error:
-        reason = one_line(error)
-        raise UserError(f"{path} is not a whole SavedModel: {reason}") from error
-
-
 def _from_export(path: str, name: str) -> Encoder:
     # The checksums come first: TensorFlow may crash on a damaged graph.
     description = os.path.join(path, export_layout.PROVENANCE)
-    checksums.check(path, os.path.join(path, export_layout.CHECKSUMS))
+    locating.check_version(path)
     info = json_files.read(description)
     dim = json_files.field(info, "dim", int, description)
     seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
     # Exports of early versions lack them.
     if json_files.field(info, "fingerprint", str, description, ""):
         check_fingerprint(info["fingerprint"], description)
-    with loading_graph(path):
+    with locating.loading_graph(path):
         served = tf.saved_model.load(path)
         signature, lengths = served.signatures[DEFAULT], served.lengths
         width = signature.structured_outputs["default"].shape[-1]
@@ -503,4 +333,6 @@ def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
     # Exports of early versions state fewer rules.
     rules = {name: info[name] for name in rules_lib.NAMES if name in info}
     vocabulary = vocabulary_file.find(os.path.join(whole, assets))
-    return open_tokenizer(vocabulary, rules_lib.Rules(**rules))
+    tokenizer = open_tokenizer(vocabulary, rules_lib.Rules(**rules))
+    tokenizer.prompt = info.get("prompt", "")
+    return tokenizer

@@ -10,13 +10,13 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cmlm.common import fields, scratch
 from cmlm.config import experiment
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.modeling import checkpoints, foreign, weights
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
@@ -52,9 +52,16 @@ def adopt(
         **source.model,
         "normalized": source.normalized,
         "prompts": tuple(f"{name}={text}" for name, text in source.prompts.items()),
+        "prompt": source.prompt,
         "seq_length": source.seq_length or 0,
     }
     if not pooling:
+        if any(source.prompts.values()):
+            logger.warning(
+                "%s: no prompt precedes the training text: %s; write the one that you "
+                "need before each text",
+                *(source.path, _listed(source.prompts)),
+            )
         theirs = values.pop("pooling", None)
         if theirs not in (None, config.model.pooling):
             logger.info(
@@ -185,7 +192,16 @@ def load_weights(
     model = weights.model_for(config.model, config.trainer.seed)
     checkpoints.take(model, source)
     reading.apply(model, path)
+    tokenizer.prompt = model.config.prompt
     logger.info("weights: %s, %s", path, source.kind)
+    if tokenizer.prompt:
+        logger.info("prompt: %s precedes every text", shown(tokenizer.prompt))
+    elif any(source.prompts.values()) and reading.prompt is None:
+        logger.warning(
+            "%s: no prompt precedes the texts: %s; name the one that you need by "
+            "--prompt, or write it before each text",
+            *(path, _listed(source.prompts)),
+        )
     if source.normalized:
         logger.info(
             "%s scales its vectors to length 1; `default` is not scaled, the signature "
@@ -203,6 +219,12 @@ def load_weights(
         ),
         trained_seq_length=source.trained_seq_length,
     )
+
+
+def _listed(prompts: Mapping[str, str]) -> str:
+    """The prompts with a text, for messages: "'query: ' (query)"."""
+    texts = [f"{shown(text)} ({name})" for name, text in prompts.items() if text]
+    return weights.listed(texts)
 
 
 def _close(in_use: contextlib.ExitStack, process: int) -> None:

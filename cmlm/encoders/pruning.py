@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.encoders import model_dir, opening, pretrained
+from cmlm.encoders import locating, model_dir, opening, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, foreign, pruning
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
@@ -78,14 +78,14 @@ def prune(
         UserError: the model cannot be read, its vocabulary is byte-level BPE, the text
             is empty, or `output` exists or is the model itself.
     """
-    place = opening.locate(model, exports=False)
+    place = locating.locate(model, exports=False)
     if place.kind == "external" or place.prefix not in ("", model_dir.BEST):
         raise UserError(
             f"--prune_model={model}; allowed: {foreign.ACCEPTED}, or best:MODEL_DIR"
         )
     if os.path.realpath(place.path) == os.path.realpath(output):
         raise UserError(f"--output={output} is the model itself; allowed: another path")
-    source = None if place.kind == "run" else opening.find_foreign(model)
+    source = None if place.kind == "run" else locating.find_foreign(model)
     if source is not None:
         config, tokenizer = pretrained.settings(source)
         checkpoint, name = source.path, _UNTRAINED
@@ -126,12 +126,12 @@ def prune(
     )
 
 
-def _find(place: opening.Location) -> tuple[str, str]:
+def _find(place: locating.Location) -> tuple[str, str]:
     """Returns the model_dir of weights of this project, and their checkpoint."""
     if place.kind == "run":
         return place.path, checkpoints.find(os.path.join(place.path, place.prefix))
     path = place.path.removesuffix(".index")
-    return opening.run_of(path), checkpoints.find(path)
+    return locating.run_of(path), checkpoints.find(path)
 
 
 def _write_vocabulary(
@@ -186,5 +186,5 @@ def _encode(model: str, lines: list[str]) -> np.ndarray:
 def _size(checkpoint: str) -> int:
     """Returns the size of weights in bytes."""
     return sum(
-        tf.io.gfile.stat(path).length for path in opening.weight_files(checkpoint)
+        tf.io.gfile.stat(path).length for path in locating.weight_files(checkpoint)
     )

@@ -1,8 +1,9 @@
-"""The reading of sentence vectors: pooling, projection, length and precision."""
+"""The reading of sentence vectors: pooling, projection, length, prompt, precision."""
 
 from __future__ import annotations
 
 import dataclasses
+import shlex
 
 from cmlm.common import choices, fields
 from cmlm.errors import UserError
@@ -22,6 +23,7 @@ class Reading:
         pooling: a key of `pooling.POOLINGS`.
         sentence_vector: `pooled` or `projected`.
         seq_length: the longest sentence in tokens, [CLS] and [SEP] included.
+        prompt: a text that precedes every text, such as `query: ` for E5.
         precision: the precision of the layers, one of `choices.PRECISIONS`. Trained
             weights themselves are float32.
     """
@@ -29,6 +31,7 @@ class Reading:
     pooling: str | None = None
     sentence_vector: str | None = None
     seq_length: int | None = None
+    prompt: str | None = None
     precision: str | None = None
 
     def validate(self) -> None:
@@ -49,7 +52,7 @@ class Reading:
     def given(self) -> str:
         """The flags of the values that are set, such as `--pooling=max`, or ""."""
         return " ".join(
-            f"--{name}={value}"
+            f"--{name}={shlex.quote(str(value))}"
             for name, value in vars(self).items()
             if value is not None
         )
@@ -77,6 +80,8 @@ class Reading:
                     f"--pooling is {mode!r}; allowed: {', '.join(others)}, as nothing "
                     f"has trained the pooler of {path}"
                 )
+        if self.prompt is not None:
+            model.config.prompt = self.prompt
         model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
 
 

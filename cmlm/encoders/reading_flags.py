@@ -1,5 +1,5 @@
-"""The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length; and
---precision, for commands that encode.
+"""The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length,
+--prompt; and --precision, for commands that encode.
 
 Commands define these flags before they import TensorFlow, so `Reading.validate` checks
 the values later.
@@ -38,6 +38,12 @@ def define() -> None:
         "length of the training, or 128 for weights of another program. At most the "
         "positions of the encoder.",
     )
+    flags.DEFINE_string(
+        "prompt",
+        None,
+        "A text that precedes every text, such as 'query: ' for E5. Default: as "
+        "trained; for a folder of sentence-transformers, its default prompt.",
+    )
 
 
 def define_precision() -> None:
@@ -68,5 +74,6 @@ def reading(with_precision: bool = True):
         FLAGS.pooling,
         FLAGS.sentence_vector,
         FLAGS.seq_length,
+        FLAGS.prompt,
         precision() if with_precision else None,
     )

@@ -19,6 +19,7 @@ from cmlm.encoders.opened_weights import (
     describe_limit,
     resolve_seq_length,
 )
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.evaluation import metrics, reading
 from cmlm.finetuning import examples, tasks, training
@@ -162,7 +163,8 @@ def finetune(
         UserError: the model or a file is missing or damaged, the model has too few
             segments for the task, or the loss is not finite.
     """
-    opened = opening.open_weights(model)
+    # The texts of a task get no prompt: it is for single texts, not for pairs.
+    opened = opening.open_weights(model, Reading(prompt=""))
     _check_segments(model, opened, task)
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import checksums, json_files
-from cmlm.encoders import batching, opening
+from cmlm.encoders import batching, locating
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files
@@ -143,7 +143,7 @@ class Tuned:
     """A SavedModel of `write`, opened.
 
     Args:
-        directory: see `opening.find_tuned`.
+        directory: see `locating.find_tuned`.
 
     Attributes:
         task: the task, without files.
@@ -153,14 +153,14 @@ class Tuned:
     """
 
     def __init__(self, directory: str):
-        path = opening.find_tuned(directory)
+        path = locating.find_tuned(directory)
         if not path:
             raise UserError(
                 f"{directory} is not a tuned model; allowed: an output of "
                 "cmlm.finetune --task=file:FILE, or name --task to train"
             )
         about = json_files.read(os.path.join(path, export_layout.TUNED_TASK))
-        with opening.loading_graph(path):
+        with locating.loading_graph(path):
             self.task = labelled.from_description(about)
             self._served = tf.saved_model.load(path)
             self._serve = self._served.signatures["serving_default"]

@@ -74,8 +74,9 @@ class EncoderConfig(hyperparams.Config):
             vectors to length 1. `default` is not scaled; a folder that is written for
             Hugging Face keeps the module.
         prompts: the prompts of the Hugging Face folder that the weights come from, each
-            as NAME=TEXT. This project does not apply them; a folder that is written for
-            Hugging Face keeps them.
+            as NAME=TEXT; a folder that is written for Hugging Face keeps them.
+        prompt: a text that precedes every text whose vector is read, such as the
+            default prompt of that folder. Training text gets none.
         seq_length: the encoder cuts sentences to this number of tokens. A run that
             starts from another program's weights, pruned or not, sets it to the limit
             that their folder states, or 0. A run that starts from a run sets it to that
@@ -105,6 +106,7 @@ class EncoderConfig(hyperparams.Config):
     pooling: str = fields.one_of("mean", (*pooling.POOLINGS, SOURCE_POOLING))
     normalized: bool = False
     prompts: tuple[str, ...] = ()
+    prompt: str = ""
     seq_length: int = fields.ranged(0, at_least=0)
     sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
 

@@ -35,6 +35,7 @@ class Tokenizer(tf.Module):
         pair_separators: number of separators between the two texts of a pair.
         contents: all other data that ids depend on, as JSON; empty for a
             vocab.txt.
+        prompt: a text that precedes every text. Its tokens count as the text's own.
 
     Args:
         vocab_file: see above.
@@ -54,6 +55,7 @@ class Tokenizer(tf.Module):
         self.rules = rules
         self.pair_separators = found.pair_separators
         self.contents = found.contents if vocabulary_file.is_json(vocab_file) else ""
+        self.prompt = ""
         tokens, special = found.tokens, found.special
         self.vocab_size = len(tokens)
         ids = {token: number for number, token in enumerate(tokens)}
@@ -75,6 +77,8 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)]; an empty string has no tokens.
         """
+        if self.prompt:
+            text = tf.strings.join([self.prompt, text])
         return self._tokenize(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
 
     def count(self, text: tf.Tensor) -> tf.Tensor:

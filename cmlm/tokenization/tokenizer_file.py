@@ -441,7 +441,7 @@ def check_spaces(values: Mapping[str, Any], path: str) -> None:
             allowed = "Metaspace after a Replace of repeated spaces"
             raise _refused(path, "pre_tokenizer", "Metaspace", allowed)
     elif "Precompiled" not in kinds:
-        allowed = "WhitespaceSplit after a Precompiled normalizer"
+        allowed = "WhitespaceSplit after the normalizer Precompiled of SentencePiece"
         raise _refused(path, "pre_tokenizer", "WhitespaceSplit", allowed)
 
 

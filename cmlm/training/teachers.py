@@ -16,7 +16,7 @@ from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import streams, teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import locating, model_dir, opening
 from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.distill import DistillConfig, word_of
@@ -199,7 +199,7 @@ def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
 def _files(model: str) -> str:
     """A hash of the sizes and times of a teacher's files; "" if there are none."""
     try:
-        states = files.states(opening.weight_files(model))
+        states = files.states(locating.weight_files(model))
     except (UserError, tf.errors.OpError):
         # Complete vectors need no teacher.
         return ""

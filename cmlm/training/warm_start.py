@@ -34,6 +34,7 @@ _SHAPE = (
     "type_vocab_size",
     "normalized",
     "prompts",
+    "prompt",
 )
 
 

@@ -50,6 +50,7 @@ class Source:
         own_positions: whether the position table has rows for CMLM's conditions.
         normalized: whether its last module scales the vectors to length 1.
         prompts: texts that may precede a text, by name; no name has a `=`.
+        prompt: the text that precedes every text by default, or "".
         unused: names of known weights that this project ignores.
         notes: assumptions, one sentence each.
         warnings: settings that change vectors and are left to the user, likewise.
@@ -68,6 +69,7 @@ class Source:
     own_positions: bool = False
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    prompt: str = ""
     unused: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)

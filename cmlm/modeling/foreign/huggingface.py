@@ -103,7 +103,7 @@ def read(folder: str) -> base.Source:
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around.pooling, ours, path, notes)
     notes += around.notes
-    warnings = _warnings_of_prompts(around.prompts)
+    warnings = []
     tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
     notes += tokenizer.pop("notes", [])
     padding = tokenizer.pop("padding")
@@ -156,6 +156,7 @@ def read(folder: str) -> base.Source:
         own_positions=bool(ours),
         normalized=around.normalized,
         prompts=around.prompts,
+        prompt=around.prompt,
         unused=unused,
         notes=notes,
         warnings=warnings,
@@ -173,19 +174,6 @@ def _arrays(stored: tensors.Tensors, found: Mapping[str, str]) -> dict[str, np.n
         here: stored.read(there).T if is_transposed(here) else stored.read(there)
         for here, there in found.items()
     }
-
-
-def _warnings_of_prompts(prompts: Mapping[str, str]) -> list[str]:
-    """The warning of the prompts of a folder, by name; empty without a prompt."""
-    shown_prompts = [
-        f"{shown(text)} ({name})" for name, text in prompts.items() if text
-    ]
-    if not shown_prompts:
-        return []
-    return [
-        f"prompts are not applied: {weights.listed(shown_prompts)}; write the one that "
-        "you need before each text"
-    ]
 
 
 def _shape(

@@ -55,6 +55,7 @@ class Modules:
         dense: the folder of the Dense module, relative to the folder; "" without one.
         normalized: whether vectors are scaled to length 1.
         prompts: the texts that may precede a text, by name.
+        prompt: the text that precedes every text by default, or "".
         notes: settings that are not followed, one sentence each.
     """
 
@@ -64,6 +65,7 @@ class Modules:
     dense: str = ""
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    prompt: str = ""
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -101,14 +103,17 @@ def read(folder: str) -> Modules:
     """Reads modules.json, the chain of modules around the Transformer.
 
     Raises:
-        UserError: a module that this project cannot represent, or a default prompt.
+        UserError: a module that this project cannot represent.
     """
     path = os.path.join(folder, FILE_NAME)
     if not tf.io.gfile.exists(path):
         return Modules()
     settings_path = os.path.join(folder, PROMPTS)
     settings = json_files.optional(settings_path)
-    found = Modules(is_st=True, prompts=_prompts(settings, settings_path))
+    prompts = _prompts(settings, settings_path)
+    # sentence-transformers takes an unknown name for no prompt, too.
+    default = json_files.field(settings, "default_prompt_name", str, settings_path, "")
+    found = Modules(is_st=True, prompts=prompts, prompt=prompts.get(default, ""))
     similarity = settings.get("similarity_fn_name")
     if similarity not in (None, _COSINE):
         found.notes.append(
@@ -156,7 +161,7 @@ def read(folder: str) -> Modules:
 
 
 def _prompts(settings: dict, path: str) -> dict[str, str]:
-    """Reads the prompts by name; refuses a default one that is not empty.
+    """Reads the prompts by name.
 
     Args:
         settings: the content of `PROMPTS`, or {}.
@@ -169,13 +174,6 @@ def _prompts(settings: dict, path: str) -> dict[str, str]:
             raise UserError(
                 f"{path} has the prompt {shown(name)}; allowed: a name without ="
             )
-    default = settings.get("default_prompt_name")
-    if isinstance(default, str) and prompts.get(default):
-        raise UserError(
-            f"{path} has default_prompt_name={shown(default)}, so "
-            f"{shown(prompts[default])} precedes every text; allowed: null, and the "
-            "prompt written before each of your texts"
-        )
     return prompts
 
 

@@ -123,6 +123,7 @@ def _beyond_graph(path: str, settings: dict[str, Any]) -> dict[str, Any]:
         "trained_seq_length": trained if is_run else None,
         "normalized": json_files.field(settings, "normalized", bool, path, False),
         "prompts": dict(str(prompt).partition("=")[::2] for prompt in prompts),
+        "prompt": json_files.field(settings, "prompt", str, path, ""),
     }
 
 
