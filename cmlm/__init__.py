@@ -28,8 +28,7 @@ def load(
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32, bfloat16, or None for the precision of the model. `prompt`
-    is a text that precedes every text, or None for the default prompt of the model.
+    `precision` is float32 or bfloat16. `prompt` precedes every text. None: the model's.
 
     Returns an encoder: `encode(sentences)` gives float32 [len(sentences), dim],
     `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`

@@ -19,6 +19,7 @@ from cmlm.common import distributed, workers
 from cmlm.config import loading, overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
+from cmlm.modeling import optimization
 from cmlm.tokenization import rules
 from cmlm.training import agreement, checkpoints, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
@@ -334,6 +335,53 @@ def test_a_program_that_cannot_assert_is_checked_after_its_steps(
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
 
 
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
+def test_a_failed_last_validation_loses_no_step(text, tmp_path, monkeypatch):
+    settings = {"trainer.train_steps": 2, "trainer.checkpoint_interval": 100}
+    run = engine.build(toys.run_config(text, **settings), str(tmp_path))
+
+    def fail(_):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(run.trainer, "evaluate", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        engine.train(run)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-2")
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_run_of_an_earlier_version_resumes(text, tmp_path, monkeypatch):
+    """Its checkpoints do not count the updates of each weight."""
+    settings = {"trainer.train_steps": 2}
+    with monkeypatch.context() as patch:
+        for name in (
+            "_create_slots",
+            "_resource_apply_dense",
+            "_resource_apply_sparse",
+        ):
+            patch.delattr(optimization._OwnUpdates, name)
+        before = engine.build(toys.run_config(text, **settings), str(tmp_path))
+        engine.train(before, validate=False)
+    settings["trainer.train_steps"] = 3
+    after = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    assert after.trainer.step == 2
+    optimizers = before.trainer.optimizer, after.trainer.optimizer
+    both = (run.trainer.trained_variables for run in (before, after))
+    for variables in zip(*both, strict=True):
+        assert optimizers[1].get_slot(variables[1], "updates").numpy() == 2
+        for slot in ("m", "v"):
+            want, got = map(lambda o, v: o.get_slot(v, slot), optimizers, variables)
+            np.testing.assert_array_equal(got, want)
+    engine.train(after, validate=False)
+    # From now on it counts them.
+    again = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    updates = again.trainer.optimizer.get_slot(
+        again.trainer.trained_variables[0], "updates"
+    )
+    assert updates.numpy() == 3
+
+
 @pytest.mark.usefixtures("eager")
 def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
     config = toys.run_config(
@@ -365,6 +413,18 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
             run.trainer.model.parts[part].get_weights(),
         ):
             np.testing.assert_array_equal(a, b)
+    # A run that reads vectors through P(v) begins without one, too.
+    warm = toys.run_config(
+        text,
+        init_checkpoint=str(tmp_path / "mlm"),
+        **{"model.sentence_vector": "projected"},
+    )
+    projected = engine.build(warm, str(tmp_path / "projected")).trainer.model
+    for a, b in zip(
+        source.trainer.model.encoder.bert.get_weights(),
+        projected.encoder.bert.get_weights(),
+    ):
+        np.testing.assert_array_equal(a, b)
     # The vocabulary comes along, and with it how text is to be read.
     assert warm.vocabulary.lower_case is False
     same = (tmp_path / "cmlm" / "vocab.txt").read_text()

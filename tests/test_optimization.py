@@ -63,6 +63,24 @@ def test_lamb_equals_addons():
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_a_weight_that_starts_late_takes_no_larger_steps(kind, is_sparse):
+    """With a constant gradient, every update of Adam is the learning rate."""
+    settings = config(type=kind, decay="constant", weight_decay_rate=0.0)
+    optimizer = optimization.build_optimizer(settings, train_steps=10**4)
+    bias = tf.Variable(np.ones(3, "f4"), name="dense/bias")
+    optimizer._create_all_weights([bias])
+    optimizer.iterations.assign(5_000)
+    gradient = tf.constant([1.0, -2.0, 3.0])
+    if is_sparse:
+        gradient = tf.IndexedSlices(gradient, tf.range(3), tf.constant([3]))
+    for _ in range(3):
+        before = bias.numpy()
+        optimizer.apply_gradients([(gradient, bias)])
+        np.testing.assert_allclose(np.abs(before - bias.numpy()), 0.01, rtol=1e-3)
+
+
 def test_adamw_decays_kernels_only():
     optimizer = optimization.build_optimizer(
         config(type="adamw", weight_decay_rate=0.5), train_steps=10**8

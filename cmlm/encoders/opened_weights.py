@@ -102,7 +102,7 @@ def resolve_seq_length(
         UserError: the encoder has fewer positions, or the prompt fills the sentence.
     """
     limit = opened.config.model.token_positions
-    least, prompt = 3, opened.tokenizer.prompt
+    least, prompt = 3, opened.config.model.prompt
     if prompt:
         least += int(opened.tokenizer.count([""])[0])
     if seq_length is None:

@@ -175,6 +175,12 @@ def _initialize_own(model: SentenceModel, path: str) -> list[str]:
             "the model's layers"
         )
     holder = tf.Module()
-    holder.parts = parts
+    holder.parts = dict(parts)
+    if model.encoder.projection is not None and "projection" not in found:
+        # The encoder, too, holds P(v), which the source lacks.
+        bare = tf.Module()
+        bare.bert = model.encoder.bert
+        bare.relative_positions = model.encoder.relative_positions
+        holder.parts["encoder"] = bare
     restore(path, model=holder)
     return sorted(parts)

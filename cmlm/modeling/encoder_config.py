@@ -176,7 +176,7 @@ def _check_memory(config: EncoderConfig, prefix: str) -> None:
     """Raises UserError if the weights alone exceed the memory of this machine."""
     hidden, inner = config.hidden_size, config.intermediate_size
     rows = config.vocab_size + config.max_position_embeddings + config.type_vocab_size
-    # Kernels of attention and of the feed-forward layers; the rest is small.
+    # Kernels of attention and of the feed-forward layers, without heads and P(v).
     numbers = rows * config.embedding_width + config.num_layers * hidden * (
         4 * hidden + 2 * inner
     )

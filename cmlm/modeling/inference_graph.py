@@ -240,6 +240,8 @@ def build(
 ) -> InferenceEncoder:
     """Builds the inference graph of an encoder, with a copy of its current weights.
 
+    P(v) is not copied: the graph shares the layer of `encoder`.
+
     Args:
         encoder: built from `config`.
         config: the resolved configuration, with `vocab_size` set.

@@ -129,11 +129,14 @@ class SentenceModel(tf.Module):
         return self.parts[name]
 
     def pair_classifier(self, name: str, num_classes: int) -> keras.layers.Dense:
-        """A softmax layer over the `layers.pair_features` of two sentence vectors.
+        """A linear layer over the `layers.pair_features` of two sentence vectors.
 
         Args:
             name: the name of the part.
             num_classes: number of logits.
+
+        Returns:
+            The layer, float [..., 4 dim] to logits, float [..., num_classes].
         """
         if name not in self.parts:
             layer = keras.layers.Dense(

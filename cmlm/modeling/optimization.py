@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Iterable
 from typing import Optional
 
+import tensorflow as tf
 from official.modeling import hyperparams, optimization
+from official.modeling.optimization import lamb, legacy_adamw
 
 from cmlm.common import fields
 
@@ -55,7 +58,68 @@ class OptimizerConfig(hyperparams.Config):
     clip_norm: float = fields.ranged(1.0, at_least=0)
 
 
-def build_optimizer(config: OptimizerConfig, train_steps: int):
+# The slot with the number of updates of a weight.
+_UPDATES = "updates"
+
+
+class _OwnUpdates:
+    """Corrects the bias of a weight's moments by the updates of this weight.
+
+    The t of Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980, algorithm 1)
+    and of LAMB counts them. Keras counts the updates of the run: a weight whose
+    objective starts late would take steps of up to six times the learning rate.
+    """
+
+    def _create_slots(self, var_list):
+        super()._create_slots(var_list)
+        for variable in var_list:
+            self.add_slot(variable, _UPDATES, shape=[])
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        state = self._with_own_updates(var, apply_state)
+        return super()._resource_apply_dense(grad, var, state)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        state = self._with_own_updates(var, apply_state)
+        return super()._resource_apply_sparse(grad, var, indices, state)
+
+    def _with_own_updates(self, var, apply_state: dict) -> dict:
+        """Counts an update of a weight, and returns the coefficients that it needs."""
+        key = (var.device, var.dtype.base_dtype)
+        found = dict(apply_state[key])
+        updates = self.get_slot(var, _UPDATES).assign_add(1.0)
+        for beta in ("beta_1", "beta_2"):
+            found[f"{beta}_power"] = tf.pow(found[f"{beta}_t"], updates)
+        # Keras' sparse update of Adam reads the corrected rate instead.
+        found["lr"] = found["lr_t"] * (
+            tf.sqrt(1 - found["beta_2_power"]) / (1 - found["beta_1_power"])
+        )
+        return {**apply_state, key: found}
+
+    def count_as_run(self, variables: Iterable[tf.Variable]) -> None:
+        """Sets the updates of each weight to those of the run.
+
+        For a checkpoint of an earlier version, which did not count them.
+        """
+        for variable in variables:
+            updates = self.get_slot(variable, _UPDATES)
+            updates.assign(tf.cast(self.iterations, updates.dtype))
+
+
+class AdamW(_OwnUpdates, legacy_adamw.AdamWeightDecay):
+    """Model Garden's AdamW, see `_OwnUpdates`."""
+
+
+class Lamb(_OwnUpdates, lamb.LAMB):
+    """Model Garden's LAMB, see `_OwnUpdates`."""
+
+
+def counts_updates(keys: Iterable[str]) -> bool:
+    """Whether a checkpoint with these keys has the number of updates of each weight."""
+    return any(f"/.OPTIMIZER_SLOT/optimizer/{_UPDATES}/" in key for key in keys)
+
+
+def build_optimizer(config: OptimizerConfig, train_steps: int) -> AdamW | Lamb:
     """Builds the optimizer with its schedule.
 
     The learning rate grows linearly from 0 to `learning_rate` over `warmup_steps`. A
@@ -84,8 +148,8 @@ def build_optimizer(config: OptimizerConfig, train_steps: int):
             f"{config.decay_steps:,}",
             f"{config.warmup_steps:,}",
         )
-    factory = _factory(config, train_steps)
-    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    rate = _factory(config, train_steps).build_learning_rate()
+    optimizer = {"adamw": AdamW, "lamb": Lamb}[config.type](rate, **_settings(config))
     # Keras would keep rates and decays as variables, and a checkpoint would set them
     # back to the values of the start before. As numbers they follow the configuration.
     optimizer._hypers_created = True
@@ -98,9 +162,8 @@ def learning_rate(config: OptimizerConfig, train_steps: int, step: int) -> float
     return float(rate(step) if callable(rate) else rate)
 
 
-def _factory(
-    config: OptimizerConfig, train_steps: int
-) -> optimization.OptimizerFactory:
+def _settings(config: OptimizerConfig) -> dict:
+    """Model Garden's settings of the optimizer, without the rate."""
     excluded = () if config.decay_norms_and_biases else NO_WEIGHT_DECAY
     settings = {
         "beta_1": config.beta_1,
@@ -113,8 +176,14 @@ def _factory(
         # By default, LAMB's trust ratio would apply to every variable that decays. It
         # would nearly stop the biases, which begin at 0 and stay small.
         settings["exclude_from_layer_adaptation"] = list(NO_WEIGHT_DECAY)
+    return settings
+
+
+def _factory(
+    config: OptimizerConfig, train_steps: int
+) -> optimization.OptimizerFactory:
     params = {
-        "optimizer": {"type": config.type, config.type: settings},
+        "optimizer": {"type": config.type, config.type: _settings(config)},
         "learning_rate": _after_warmup(config, train_steps),
     }
     if config.warmup_steps:

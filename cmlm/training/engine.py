@@ -26,6 +26,7 @@ from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.modeling import checkpoints, optimization, stacking
+from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
 from cmlm.tokenization import vocabulary_file
@@ -227,12 +228,7 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     """
     model, objectives = trainer.model, trainer.objectives.values()
     if manager.latest_checkpoint:
-        checkpoints.restore(
-            manager.latest_checkpoint,
-            model=model,
-            optimizer=trainer.optimizer,
-            batches_seen=trainer.batches_seen,
-        )
+        restore(manager.latest_checkpoint, trainer)
     elif start.stacked_on:
         layers = stacking.stack(model, start.stacked_on)
         found = counted(layers, "layer")
@@ -250,6 +246,24 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     else:
         for objective in objectives:
             objective.set_initial_weights()
+
+
+def restore(path: str, trainer: Trainer) -> None:
+    """Restores the state of a run from a checkpoint.
+
+    Raises:
+        UserError: the checkpoint is damaged or of another model.
+    """
+    state = {"model": trainer.model, "batches_seen": trainer.batches_seen}
+    keys = tf_checkpoints.open_file(path).get_variable_to_shape_map()
+    if optimization.counts_updates(keys):
+        checkpoints.restore(path, **state, optimizer=trainer.optimizer)
+        return
+    # An earlier version counted the updates of the run, not those of each weight.
+    checkpoints.restore(path, **state)
+    everything = tf.train.Checkpoint(**state, optimizer=trainer.optimizer)
+    everything.restore(path).expect_partial()
+    trainer.optimizer.count_as_run(trainer.trained_variables)
 
 
 def _count_steps(
@@ -331,8 +345,6 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
                 controller.train(min(target, settings.train_steps))
                 if validate:
                     controller.evaluate(settings.validation_steps)
-        if run.manager.latest_checkpoint != run.manager.path(trainer.step):
-            run.manager.save(trainer.step)
         # No worker ends before the last checkpoint is complete. A signal in the last
         # validation counts for the stage that would follow.
         received = workers.exchange(strategy, signals.received)
@@ -370,6 +382,7 @@ class _Loops:
     def trained(self, metrics: dict[str, float]) -> None:
         """Reports and saves; raises Stopped if a worker has received a signal."""
         run, step = self._run, self._run.trainer.step
+        settings = run.config.trainer
         self.pace.looped(step)
         if self._reporter:
             self._reporter.trained(metrics)
@@ -381,7 +394,8 @@ class _Loops:
         stop = max(signum or 0 for signum, _ in looks)
         if stop and self._reporter:
             self._reporter.stopped()
-        if stop or step % run.config.trainer.checkpoint_interval == 0:
+        # The last validation may take long, or fail: the weights come first.
+        if stop or settings.is_over(step) or step % settings.checkpoint_interval == 0:
             run.manager.save(step)
         if stop:
             workers.exchange(run.strategy, "saved")

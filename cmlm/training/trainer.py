@@ -96,7 +96,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         model.build_dropout(settings.seed)
         # Creates the slots before a checkpoint is restored, so that each of its values
         # finds a variable.
-        optimizer._create_all_weights(self._variables(tuple(self.objectives)))
+        optimizer._create_all_weights(self.trained_variables)
         self._iterators: dict = {}
         self._train_functions: dict = {}
 
@@ -106,6 +106,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
     def step(self) -> int:
         """The number of updates so far."""
         return int(self.optimizer.iterations.numpy())
+
+    @property
+    def trained_variables(self) -> list[tf.Variable]:
+        """The weights that some objective trains, each once."""
+        return self._variables(tuple(self.objectives))
 
     @property
     def learning_rate(self) -> float:
@@ -205,7 +210,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         return self.strategy.distribute_datasets_from_function(dataset)
 
     def _variables(self, names: tuple[str, ...]) -> list[tf.Variable]:
-        """Returns the variables that some objectives train, each once."""
+        """Returns the variables that these objectives train, each once."""
         encoder, found = self.model.encoder, {}
         for name in names:
             objective = self.objectives[name]
