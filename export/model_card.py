@@ -89,10 +89,12 @@ def render(
     described = pooling.POOLINGS[model.pooling].description
     if model.sentence_vector == "projected":
         described += f", then the mean of {model.num_views} projections"
+    prompt = model.prompt.replace("|", "\\|")
     for name, value in (
         ("vector", f"float32 [{model.hidden_size}], {vectors}"),
         ("pooling", described),
         ("longest sentence", f"{seq_length} tokens; longer ones are cut"),
+        *([("prompt", f"{prompt!r} precedes every text")] if prompt else []),
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
             "vocabulary",

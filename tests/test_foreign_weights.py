@@ -563,6 +563,8 @@ def test_a_prompt_precedes_every_text(by_default, tmp_path):
     name = "query" if by_default else "default"
     assert written["default_prompt_name"] == name
     assert written["prompts"][name] == "the cat "
+    card = (back / "README.md").read_text()
+    assert "| prompt | 'the cat ' precedes every text |" in card
     # The weights of an export keep it, too; the preprocessor adds it.
     assert opening.open_weights(export).tokenizer.prompt == "the cat "
     tokens = tf.saved_model.load(f"{export}/preprocessor")(texts)
