@@ -19,7 +19,7 @@ from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.scored import ScoredDataConfig
 from cmlm.encoders import model_dir
-from cmlm.modeling import checkpoints
+from cmlm.modeling import restoring
 from cmlm.objectives import OBJECTIVES
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
@@ -445,7 +445,7 @@ def test_a_run_of_all_logs_each_and_a_checkpoint_has_all(data, tmp_path):
         variable.assign(begun[name])
     for variable in state:
         variable.assign(tf.zeros_like(variable))
-    checkpoints.restore(
+    restoring.restore(
         str(tmp_path / "ckpt-1"),
         model=trainer.model,
         optimizer=trainer.optimizer,

@@ -33,7 +33,7 @@ from cmlm.encoders import fingerprints, locating, model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, foreign, weights
+from cmlm.modeling import foreign, restoring, weights
 from cmlm.modeling import pooling as pooling_lib
 from cmlm.modeling.foreign import modules, tf_hub
 from cmlm.modeling.foreign import tensors as tensors_lib
@@ -272,7 +272,7 @@ def test_weights_that_a_source_lacks_have_the_values_of_the_seed(tmp_path):
     trained = opening.open_weights(folder)
     with building(trained.config.trainer.seed):
         model = SentenceModel(trained.config.model)
-    checkpoints.take(model, foreign.find(folder))
+    restoring.take(model, foreign.find(folder))
     want = weights.read(model.encoder, trained.config.model)
     arrays = weights.read(trained.encoder, trained.config.model)
     assert arrays.keys() == want.keys()

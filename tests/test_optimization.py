@@ -7,7 +7,7 @@ from oracles import lamb_step
 
 from cmlm.common import fields
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, optimization
+from cmlm.modeling import optimization, restoring
 from cmlm.modeling.optimization import OptimizerConfig
 
 
@@ -138,7 +138,7 @@ def test_a_checkpoint_leaves_the_settings_as_they_are(tmp_path, kind, decay):
     changed = config(type=kind, decay="constant", beta_1=0.5, weight_decay_rate=0.5)
     optimizer = optimization.build_optimizer(changed, train_steps=10)
     optimizer._create_all_weights([kernel])
-    checkpoints.restore(path, optimizer=optimizer, kernel=kernel)
+    restoring.restore(path, optimizer=optimizer, kernel=kernel)
     optimizer.apply_gradients(
         [(tf.zeros_like(kernel), kernel)], experimental_aggregate_gradients=False
     )

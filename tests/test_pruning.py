@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from cmlm.encoders import model_dir, opening, pruning
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, foreign, optimization
+from cmlm.modeling import foreign, optimization, restoring
 from cmlm.modeling import weights as weights_lib
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import tokenizer_file, vocabulary_file
@@ -267,7 +267,7 @@ def test_heads_come_along_and_the_optimizer_does_not(tmp_path, settings):
     smaller.pair_classifier("nli", 3)
     parts = ["classifier", "encoder", "masked_lm", "masked_lm_x2", "nli", "projection"]
     # As `--init_checkpoint` does.
-    assert checkpoints.initialize(smaller, output) == parts
+    assert restoring.initialize(smaller, output) == parts
     vocab = vocabulary_file.load(f"{output}/vocab.txt")
     rows = [model_dirs.VOCAB.index(token) for token in vocab]
     assert len(rows) < len(model_dirs.VOCAB)
@@ -350,7 +350,7 @@ def test_a_folder_of_another_program_is_pruned_with_its_settings(tmp_path):
     # The masked-LM head comes along.
     model = SentenceModel(after.config.model)
     model.masked_lm()
-    assert checkpoints.initialize(model, output) == ["encoder", "masked_lm"]
+    assert restoring.initialize(model, output) == ["encoder", "masked_lm"]
     rows = [foreign_weights.VOCAB.index(token) for token in vocab]
     head = foreign.find(folder).load()[weights_lib.OUTPUT_BIAS][rows]
     np.testing.assert_array_equal(model.masked_lm().bias, head)

@@ -13,7 +13,7 @@ from cmlm.common import fields
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, pruning, stacking
+from cmlm.modeling import pruning, restoring, stacking
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.quickthought import QuickThoughtConfig
 
@@ -89,7 +89,7 @@ def test_a_start_with_one_encoder_starts_both(tmp_path):
     path = tf.train.Checkpoint(model=source).save(f"{tmp_path}/ckpt")
     model = toys.model(num_layers=1)
     model.second_encoder()
-    taken = checkpoints.initialize(model, path)
+    taken = restoring.initialize(model, path)
     assert "second_encoder" in taken
     for part in ("encoder", "second_encoder"):
         for a, b in zip(

@@ -11,7 +11,7 @@ import toys
 from cmlm.common import distributed
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints
+from cmlm.modeling import restoring
 from cmlm.modeling.stacking import stack
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import engine, stages
@@ -75,7 +75,7 @@ def test_layers_that_do_not_divide_are_named(tmp_path):
 def test_a_start_with_other_layers_is_refused(tmp_path, layers):
     path = save(toys.model(num_layers=2), tmp_path)
     with pytest.raises(UserError, match=rf"2 layers; allowed: {layers}, the model's"):
-        checkpoints.initialize(toys.model(num_layers=layers), path)
+        restoring.initialize(toys.model(num_layers=layers), path)
 
 
 def test_stages_double_the_layers(text, tmp_path):

@@ -12,7 +12,7 @@ from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, optimization
+from cmlm.modeling import optimization, restoring
 from cmlm.training import metrics_log, pace, reporting
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
@@ -435,7 +435,7 @@ def test_a_checkpoint_holds_no_random_state(tmp_path):
     assert [name for name, _ in tf.train.list_variables(path) if "state" in name]
     other = toys.model(num_layers=1)
     other.build_dropout(seed=0)
-    checkpoints.restore(path, model=other)
+    restoring.restore(path, model=other)
 
 
 def test_each_step_has_dropout_of_its_own_on_a_tpu(monkeypatch):

@@ -22,7 +22,7 @@ from cmlm.config import experiment, overrides
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, latest
+from cmlm.modeling import latest, restoring
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization import vocabulary_file
 
@@ -144,7 +144,7 @@ def find_checkpoint(
             f"{model_dir} has no best checkpoint: {reason} "
             f"(trainer.best_checkpoint_metric={metric!r}); allowed: the latest"
         )
-    return checkpoints.find(
+    return restoring.find(
         {"latest": model_dir, "best": best}.get(checkpoint, checkpoint)
     )
 
@@ -198,11 +198,11 @@ def load_weights(
         checkpoint = find_checkpoint(model_dir, config, checkpoint)
         if reading.sentence_vector == "projected" and config.model.num_views > 1:
             trainer = "CMLM trains one"
-            checkpoints.require_part(checkpoint, "projection", reading.given(), trainer)
+            restoring.require_part(checkpoint, "projection", reading.given(), trainer)
         if part == SECOND_ENCODER:
             trainer = "QuickThought trains one with task.quickthought.encoders=two"
-            checkpoints.require_part(checkpoint, part, f"both:{model_dir}", trainer)
-        checkpoints.restore(checkpoint, model=model)
+            restoring.require_part(checkpoint, part, f"both:{model_dir}", trainer)
+        restoring.restore(checkpoint, model=model)
     reading.apply(model, checkpoint)
     tokenizer.prompt = config.model.prompt
     longest = config.longest_sentence
@@ -252,7 +252,7 @@ def _give_initial_weights(
                 "weights"
             )
         try:
-            parts = checkpoints.initialize(model, start)
+            parts = restoring.initialize(model, start)
         except UserError as error:
             raise UserError(f"{asked}: {error}") from error
         logger.info("%s: %s from %s", asked, ", ".join(parts), start)

@@ -17,7 +17,7 @@ from cmlm.config import experiment
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError, shown
-from cmlm.modeling import checkpoints, foreign, weights
+from cmlm.modeling import foreign, restoring, weights
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 
@@ -190,7 +190,7 @@ def load_weights(
     config, tokenizer = settings(source)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     model = weights.model_for(config.model, config.trainer.seed)
-    checkpoints.take(model, source)
+    restoring.take(model, source)
     reading.apply(model, path)
     tokenizer.prompt = model.config.prompt
     logger.info("weights: %s, %s", path, source.kind)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from cmlm.common import files
 from cmlm.encoders import locating, model_dir, opening, pretrained
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, foreign, pruning
+from cmlm.modeling import foreign, pruning, restoring
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.vocabulary import pieces
@@ -129,9 +129,9 @@ def prune(
 def _find(place: locating.Location) -> tuple[str, str]:
     """Returns the model_dir of weights of this project, and their checkpoint."""
     if place.kind == "run":
-        return place.path, checkpoints.find(os.path.join(place.path, place.prefix))
+        return place.path, restoring.find(os.path.join(place.path, place.prefix))
     path = place.path.removesuffix(".index")
-    return locating.run_of(path), checkpoints.find(path)
+    return locating.run_of(path), restoring.find(path)
 
 
 def _write_vocabulary(

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError, one_line
-from cmlm.modeling import checkpoints
+from cmlm.modeling import restoring
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 
@@ -28,14 +28,14 @@ def stack(model: SentenceModel, path: str) -> int:
         UserError: the path holds no checkpoint, or its number of layers does not divide
             the model's.
     """
-    path = checkpoints.find(path)
+    path = restoring.find(path)
     layers = model.encoder.bert.transformer_layers
     encoders = [model.encoder]
     if SECOND_ENCODER in model.parts:
         encoders.append(model.second_encoder())
     try:
         stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-        found = checkpoints.count_layers(stored)
+        found = restoring.count_layers(stored)
         if not found or len(layers) % found:
             raise UserError(
                 f"{path} has {counted(found, 'layer')}; allowed: a number that "

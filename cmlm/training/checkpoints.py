@@ -15,7 +15,7 @@ import tensorflow as tf
 from cmlm.common import scratch, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
-from cmlm.modeling import checkpoints, latest
+from cmlm.modeling import latest, restoring
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.training import finite
 from cmlm.training.trainer import Trainer
@@ -135,7 +135,7 @@ class BestCheckpoint:
             return
         others = _differences(path, chosen_by, chosen_on)
         if not others:
-            checkpoints.restore(path, best_value=self._value)
+            restoring.restore(path, best_value=self._value)
         elif workers.is_chief(trainer.strategy) and chooses:
             logger.info(
                 "best/ was chosen with another %s: the run chooses it anew",
@@ -190,5 +190,5 @@ def _stored(path: str, name: str, default: str) -> str:
     if not tf_checkpoints.open_file(path).has_tensor(key):
         return default
     found = tf.Variable(default, trainable=False)
-    checkpoints.restore(path, **{name: found})
+    restoring.restore(path, **{name: found})
     return found.numpy().decode()

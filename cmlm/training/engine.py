@@ -25,7 +25,7 @@ from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.modeling import checkpoints, optimization, stacking
+from cmlm.modeling import optimization, restoring, stacking
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
@@ -236,7 +236,7 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
             "weights: the %s of %s, repeated to fill the model", found, start.stacked_on
         )
     elif source := start.config.init_checkpoint:
-        parts = checkpoints.initialize(model, source)
+        parts = restoring.initialize(model, source)
         for objective in objectives:
             objective.check_start(source, parts)
         new = ", ".join(name for name in model.parts if name not in parts)
@@ -257,10 +257,10 @@ def restore(path: str, trainer: Trainer) -> None:
     state = {"model": trainer.model, "batches_seen": trainer.batches_seen}
     keys = tf_checkpoints.open_file(path).get_variable_to_shape_map()
     if optimization.counts_updates(keys):
-        checkpoints.restore(path, **state, optimizer=trainer.optimizer)
+        restoring.restore(path, **state, optimizer=trainer.optimizer)
         return
     # An earlier version counted the updates of the run, not those of each weight.
-    checkpoints.restore(path, **state)
+    restoring.restore(path, **state)
     everything = tf.train.Checkpoint(**state, optimizer=trainer.optimizer)
     everything.restore(path).expect_partial()
     trainer.optimizer.count_as_run(trainer.trained_variables)

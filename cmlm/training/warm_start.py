@@ -109,7 +109,7 @@ def _layers_of_first_stage(
     elif folder := own_run(start):
         found = model_dir.read_config(folder).model.num_layers
     else:
-        # A checkpoint alone: `checkpoints.initialize` counts its layers.
+        # A checkpoint alone: `restoring.initialize` counts its layers.
         found = first
     if found != first:
         raise UserError(

@@ -42,7 +42,7 @@ def find(path: str) -> Optional[Source]:
 
     Returns:
         The source of the weights; None for a model_dir or a checkpoint of this project,
-        which `cmlm.modeling.checkpoints` reads.
+        which `cmlm.modeling.restoring` reads.
 
     Raises:
         UserError: the format is unknown, or the files are damaged, hold another
