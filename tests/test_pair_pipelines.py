@@ -116,6 +116,23 @@ def test_sorted_bitext_is_shuffled_as_a_whole(tmp_path, tokenizer):
     assert drawn.min() < N / 4 and drawn.max() > 3 * N / 4
 
 
+def test_a_validation_reads_few_lines_before_its_first_batch(tmp_path, tokenizer):
+    n_pairs = 131_072
+    lines = (f"e{i * N // n_pairs}\ty" for i in range(n_pairs))
+    (tmp_path / "sorted.tsv").write_text("\n".join(lines))
+    config = BitextDataConfig(
+        input_path="-",
+        global_batch_size=64,
+        seq_length=8,
+        shuffle_buffer_size=1_000_000,
+    )
+    corpus = Corpus({"": [str(tmp_path / "sorted.tsv")]}, {"": n_pairs})
+    reads = batches.Feed(config, tokenizer, corpus, 64, "all")
+    first = next(iter(pair_pipelines.bitext_pairs(reads).as_numpy_iterator()))
+    drawn = first["source_word_ids"][:, 1] - tokenizer.vocab.index("e0")
+    assert drawn.min() < N / 8 and 3 * N / 8 < drawn.max() <= N / 2
+
+
 @pytest.mark.parametrize("wrong", ["random", "swapped"])
 def test_half_of_the_pairs_are_not_as_in_the_text(text, tokenizer, wrong):
     dataset = masked_pipelines.ordered_pairs(

@@ -51,6 +51,9 @@ for _side in ("source", "target", "negative"):
 # large window gives batches of similar length; a small window is ready sooner.
 _WINDOW = 16_384
 _FEWEST_BATCHES, _MOST_BATCHES = 8, 128
+# Largest shuffle buffer of a validation, which reads a few thousand examples. To fill
+# the buffer of a training from held-out lines, it would read most of a large corpus.
+_VALIDATION_SHUFFLE = 65_536
 # Smallest shuffle buffer of a language that is drawn rarely.
 _LEAST_SHUFFLE_BUFFER = 1_000
 
@@ -136,9 +139,8 @@ def batches(
         return dataset
     if random and not feed.is_training:
         # Without shuffling, a batch would hold neighbouring sentences.
-        dataset = dataset.shuffle(
-            config.shuffle_buffer_size, config.seed, reshuffle_each_iteration=False
-        )
+        size = min(config.shuffle_buffer_size, _VALIDATION_SHUFFLE)
+        dataset = dataset.shuffle(size, config.seed, reshuffle_each_iteration=False)
     pipeline_id = feed.input_context.input_pipeline_id if feed.input_context else 0
     window_seed, batch_seed = tf.unstack(
         tf.random.experimental.stateless_split([config.seed, pipeline_id], 2)
