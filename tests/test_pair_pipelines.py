@@ -296,6 +296,37 @@ def test_an_epoch_has_every_example_once(text, tokenizer, make, batch_size):
             np.testing.assert_array_equal(want, got[key][:, 1])
 
 
+@pytest.mark.parametrize("part", ["train", "all"])
+def test_hosts_that_share_a_file_have_other_places_of_it_in_a_step(tmp_path, part):
+    """And other languages: host 1 does not follow the draws of host 0."""
+    corpus, n_lines = Corpus({}, {}), 4000
+    names = [f"{language}{i}" for language in "ab" for i in range(n_lines)]
+    for language in "ab":
+        path = tmp_path / f"{language}.tsv"
+        path.write_text("\n".join(f"{language}{i}\tx" for i in range(n_lines)))
+        corpus.files[language], corpus.sizes[language] = [str(path)], n_lines
+    tokenizer = word_piece(tmp_path, ["x", *names])
+    config = BitextDataConfig(
+        input_path="-",
+        global_batch_size=200,
+        shuffle_buffer_size=1000,
+        hold_out_fraction=0.0,
+        # Rows stay in the order in which they were drawn.
+        length_buckets=False,
+    )
+    places = []
+    for host in range(2):
+        context = tf.distribute.InputContext(2, host, 2)
+        reads = batches.Feed(config, tokenizer, corpus, 100, part, context)
+        first = next(iter(pair_pipelines.bitext_pairs(reads).as_numpy_iterator()))
+        places.append(first["source_word_ids"][:, 1] - 6)
+    languages = [place // n_lines for place in places]
+    assert np.sum(languages[0] != languages[1]) > 20
+    adjacent = np.abs(places[0][:, None] - places[1]) == 1
+    # Ten to twenty by chance. With one seed, each row would have its neighbour.
+    assert adjacent.sum() < 40
+
+
 def test_neighbours_are_side_by_side_in_the_text(text, tokenizer):
     found = set()
     for row in rows(pair_pipelines.neighbours(feed(text, tokenizer))):

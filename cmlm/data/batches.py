@@ -103,6 +103,20 @@ class Feed:
     def is_training(self) -> bool:
         return self.part == "train"
 
+    @property
+    def host(self) -> int:
+        """The number of this host among those that share the data."""
+        return self.input_context.input_pipeline_id if self.input_context else 0
+
+    @property
+    def order_seed(self) -> int:
+        """Seed of the order of examples, and of the draws of languages.
+
+        With one seed, hosts that share a file would give its adjacent lines to one
+        step, and all hosts would draw the same language.
+        """
+        return self.config.seed + self.host
+
     def portion(self, language: str, seed: int | None = None) -> streams.Portion:
         """Returns the part of one language's files that this feed reads."""
         return streams.Portion(
@@ -140,10 +154,9 @@ def batches(
     if random and not feed.is_training:
         # Without shuffling, a batch would hold neighbouring sentences.
         size = min(config.shuffle_buffer_size, _VALIDATION_SHUFFLE)
-        dataset = dataset.shuffle(size, config.seed, reshuffle_each_iteration=False)
-    pipeline_id = feed.input_context.input_pipeline_id if feed.input_context else 0
+        dataset = dataset.shuffle(size, feed.order_seed, reshuffle_each_iteration=False)
     window_seed, batch_seed = tf.unstack(
-        tf.random.experimental.stateless_split([config.seed, pipeline_id], 2)
+        tf.random.experimental.stateless_split([config.seed, feed.host], 2)
     )
     by_length = config.length_buckets and not feed.static_shapes
     if by_length and not random:
@@ -196,19 +209,19 @@ def _examples(
     if feed.epoch_examples:
         together = functools.reduce(tf.data.Dataset.concatenate, datasets.values())
         return together.shuffle(
-            config.shuffle_buffer_size, config.seed, reshuffle_each_iteration=True
+            config.shuffle_buffer_size, feed.order_seed, reshuffle_each_iteration=True
         ).take(feed.epoch_examples)
     shares = feed.corpus.probabilities(config.sampling_exponent)
     least = _LEAST_SHUFFLE_BUFFER if len(datasets) > 1 else 1
     endless = {
         language: dataset.shuffle(
             max(round(shares[language] * config.shuffle_buffer_size), least),
-            config.seed,
+            feed.order_seed,
             reshuffle_each_iteration=True,
         ).repeat()
         for language, dataset in datasets.items()
     }
-    return mix(endless, shares, config.seed)
+    return mix(endless, shares, feed.order_seed)
 
 
 def _windows(dataset: tf.data.Dataset, feed: Feed) -> tuple[tf.data.Dataset, int]:
