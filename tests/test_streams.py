@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import tensorflow as tf
-from texts import make_corpus, neighbours, write
+from texts import make_corpus, neighbours, write, write_lines
 
 from cmlm import cli
 from cmlm.data import line_files, streams
@@ -202,3 +202,33 @@ def test_hosts_share_the_data_without_overlap(tmp_path, n_files):
     ]
     assert all(len(share) > 100 for share in shares)
     assert sorted(shares[0] + shares[1]) == sorted(neighbours(documents))
+
+
+@pytest.mark.parametrize(
+    "lengths, expected",
+    [
+        # By file: the hosts read different ones.
+        ((3000, 1000, 1000, 1000), [{0}, {1, 2, 3}]),
+        ((1000, 1000, 1000, 1000), [{0, 2}, {1, 3}]),
+        # By example: no division by file is even.
+        ((6000, 60, 60, 60), [{0, 1, 2, 3}] * 2),
+        ((1000, 1000, 1000), [{0, 1, 2}] * 2),
+    ],
+)
+def test_hosts_have_shares_of_nearly_one_size(tmp_path, lengths, expected):
+    texts = [
+        [f"file {number} line {i:06}" for i in range(length)]
+        for number, length in enumerate(lengths)
+    ]
+    paths = [
+        write_lines(tmp_path / f"{number}.txt", lines)
+        for number, lines in enumerate(texts)
+    ]
+    shares = [
+        read_pairs(paths, input_context=tf.distribute.InputContext(2, host, 2))
+        for host in range(2)
+    ]
+    assert sorted(shares[0] + shares[1]) == sorted(neighbours(texts))
+    assert len(shares[0]) == pytest.approx(len(shares[1]), rel=0.1)
+    for share, files in zip(shares, expected, strict=True):
+        assert {int(first.split()[1]) for first, _ in share} == files

@@ -23,6 +23,9 @@ MAX_SENTENCE_BYTES = 16_384
 HOLD_OUT_BLOCK = 128
 
 _BUCKETS = 1_000_000
+# The largest share of a host, in shares of the smallest one, if hosts share by file.
+# Each host gives as many examples of a step, so a smaller share is read more often.
+_UNEVEN = 1.1
 
 # Makes a dataset of the two tensors of a file (`line_files`) and the buckets of a part,
 # int32 [2].
@@ -43,8 +46,8 @@ class Portion:
         part: `train`, `validation`, or `all` to ignore the hold-out.
         hold_out_fraction: share of the blocks, or of the lines of a table, that belongs
             to `validation`.
-        input_context: splits the data among hosts, by file if each host gets at least
-            one file, else by example. The hosts' shares differ slightly in size.
+        input_context: splits the data among hosts, by file if the files divide into
+            shares of nearly one size, else by example.
         seed: seed of the order of the files, which is new in each pass over the
             dataset; a rebuilt dataset repeats these orders. None keeps the order of
             `files`.
@@ -222,9 +225,12 @@ def read_files(portion: Portion, read: Reader) -> tf.data.Dataset:
     hosts, host = 1, 0
     if context is not None:
         hosts, host = context.num_input_pipelines, context.input_pipeline_id
-    by_file = len(files) >= hosts
+    sizes = line_files.estimated_sizes(files)
+    shares = file_mixing.divide(sizes, hosts)
+    totals = [sum(sizes[i] for i in share) for share in shares]
+    by_file = len(files) >= hosts and max(totals) <= _UNEVEN * min(totals)
     if by_file:
-        files = files[host::hosts]
+        files = [files[i] for i in shares[host]]
     buckets = portion.buckets
     dataset = file_mixing.read_together(
         files, lambda *file: read(*file, buckets), portion.seed
