@@ -265,23 +265,35 @@ def test_a_copy_is_made_of_every_distinct_string_once(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("make", ["copies", "masked_texts"])
-@pytest.mark.parametrize("batch_size", [16, 50])
-def test_an_epoch_has_every_example_once(text, tokenizer, make, batch_size):
+@pytest.mark.parametrize("batch_size, languages", [(16, 2), (50, 1)])
+def test_an_epoch_has_every_example_once(
+    tmp_path, text, tokenizer, make, batch_size, languages
+):
     """120 sentences: batches of their own for each epoch, the rest left out."""
     per_epoch = N // batch_size
+    given = feed(text, tokenizer, "train")
+    if languages == 2:
+        # The buffer is too small to mix one language behind the other.
+        lines = (tmp_path / "a.txt").read_text().splitlines()
+        parts = {"xx": lines[:80], "yy": lines[80:]}
+        files = {name: [str(tmp_path / f"{name}.txt")] for name in parts}
+        for name, part in parts.items():
+            (tmp_path / f"{name}.txt").write_text("\n".join(part))
+        corpus = Corpus(files, {name: len(part) for name, part in parts.items()})
+        config = given.config.replace(shuffle_buffer_size=8)
+        given = dataclasses.replace(given, corpus=corpus, config=config)
 
     def build(**values):
-        given = feed(text, tokenizer, "train")
-        given = dataclasses.replace(
+        changed = dataclasses.replace(
             given,
             batch_size=batch_size,
             epoch_examples=per_epoch * batch_size,
             **values,
         )
         if make == "copies":
-            return pair_pipelines.copies(given, SpanConfig(length=0), 0.0)
+            return pair_pipelines.copies(changed, SpanConfig(length=0), 0.0)
         return masked_pipelines.masked_texts(
-            given, MaskingConfig(mask_token_share=0.0, random_token_share=0.0)
+            changed, MaskingConfig(mask_token_share=0.0, random_token_share=0.0)
         )
 
     key = "source_word_ids" if make == "copies" else "input_word_ids"
@@ -289,6 +301,8 @@ def test_an_epoch_has_every_example_once(text, tokenizer, make, batch_size):
     epochs = [np.concatenate(found[i * per_epoch :][:per_epoch]) for i in range(3)]
     for epoch in epochs:
         assert len(set(epoch)) == len(epoch) == per_epoch * batch_size
+        first_half = epoch[: len(epoch) // 2] - tokenizer.vocab.index("e0")
+        assert 8 < np.sum(first_half >= 80) < 32
     assert list(epochs[0]) != list(epochs[1])
     for skip in (1, per_epoch, 2 * per_epoch + 1):
         rest = build(skip_batches=skip).take(3 * per_epoch - skip)

@@ -207,7 +207,8 @@ def _examples(
                 " smaller fraction, or validation text of its own"
             )
     if feed.epoch_examples:
-        together = functools.reduce(tf.data.Dataset.concatenate, datasets.values())
+        # One behind the other, languages would leave a small buffer one at a time.
+        together = mix(datasets, feed.corpus.probabilities(1.0), config.seed)
         return together.shuffle(
             config.shuffle_buffer_size, feed.order_seed, reshuffle_each_iteration=True
         ).take(feed.epoch_examples)
