@@ -133,6 +133,27 @@ def test_a_validation_reads_few_lines_before_its_first_batch(tmp_path, tokenizer
     assert drawn.min() < N / 8 and 3 * N / 8 < drawn.max() <= N / 2
 
 
+@pytest.mark.parametrize("make", ["masked_pairs", "ordered_pairs"])
+def test_pairs_in_one_sequence_are_batched_by_its_length(tmp_path, tokenizer, make):
+    """Against the batches of the sorted sums."""
+    random = np.random.default_rng(5)
+    lengths = random.integers(1, 30, [N, 2])
+    separator = "\t" if make == "masked_pairs" else "\n"
+    rows = [separator.join("x " * n for n in row) for row in lengths]
+    # Documents of two sentences have one pair each.
+    path = tmp_path / "pairs.txt"
+    path.write_text(("\n" if make == "masked_pairs" else "\n\n").join(rows))
+    given = feed([str(path)], tokenizer, seq_length=128)
+    dataset = (
+        masked_pipelines.masked_pairs(given, MaskingConfig())
+        if make == "masked_pairs"
+        else masked_pipelines.ordered_pairs(given, MaskingConfig(), "swapped")
+    )
+    found = [batch["input_mask"].shape[1] for batch in dataset.as_numpy_iterator()]
+    sums = np.sort(lengths.sum(axis=1)).reshape(-1, 8)
+    assert sorted(found) == sorted(sums.max(axis=1) + 3)
+
+
 @pytest.mark.parametrize("wrong", ["random", "swapped"])
 def test_half_of_the_pairs_are_not_as_in_the_text(text, tokenizer, wrong):
     dataset = masked_pipelines.ordered_pairs(

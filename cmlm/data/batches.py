@@ -134,6 +134,7 @@ def batches(
     feed: Feed,
     *,
     random: bool = False,
+    joined: bool = False,
 ) -> tf.data.Dataset:
     """Shuffles and batches tuples of strings and turns them into features.
 
@@ -146,6 +147,7 @@ def batches(
             examples of a batch with each other. The rows of a batch are then sorted by
             length, so that its micro-batches need less padding. False: batches hold
             examples of similar length if `feed.config.length_buckets` is set.
+        joined: the texts of an example stand in one sequence; its length is their sum.
     """
     config = feed.config
     dataset = _examples(source, feed)
@@ -160,7 +162,7 @@ def batches(
     )
     by_length = config.length_buckets and not feed.static_shapes
     if by_length and not random:
-        dataset = _batch_by_length(dataset, feed, window_seed)
+        dataset = _batch_by_length(dataset, feed, window_seed, joined)
     elif feed.epoch_examples:
         dataset = dataset.batch(feed.batch_size, drop_remainder=True).repeat()
         dataset = dataset.skip(feed.skip_batches)
@@ -253,21 +255,23 @@ def _windows(dataset: tf.data.Dataset, feed: Feed) -> tuple[tf.data.Dataset, int
 
 
 def _batch_by_length(
-    dataset: tf.data.Dataset, feed: Feed, seed: tf.Tensor
+    dataset: tf.data.Dataset, feed: Feed, seed: tf.Tensor, joined: bool
 ) -> tf.data.Dataset:
     """Batches tuples of strings so that a batch holds examples of similar length.
 
     A window of many batches is sorted by length and cut into batches, which are then
     shuffled. Unlike buckets that fill one by one, each window gives a known number of
     batches, so whole windows are skipped without tokenising them. The length of an
-    example is the length of its longest text in tokens.
+    example is the length of its longest text in tokens, or of all texts if `joined`.
 
     Args:
         dataset: tuples of string [] or [texts]; with `feed.epoch_examples`, one epoch.
         feed: see `Feed`.
         seed: int [2], for the order of the batches in a window.
+        joined: see `batches`.
     """
     batch_size, tokenizer = feed.batch_size, feed.tokenizer
+    of_example = tf.reduce_sum if joined else tf.reduce_max
     windows, n_batches = _windows(dataset, feed)
 
     def longest_text(texts):
@@ -277,8 +281,9 @@ def _batch_by_length(
 
     def cut(number, texts):
         lengths = tf.stack([longest_text(column) for column in texts])
-        longest = tf.minimum(tf.reduce_max(lengths, axis=0), feed.config.seq_length - 2)
-        by_length = tf.argsort(longest, stable=True)
+        lengths = of_example(lengths, axis=0)
+        lengths = tf.minimum(lengths, feed.config.seq_length - 2)
+        by_length = tf.argsort(lengths, stable=True)
         n_cuts = (tf.size(by_length) + batch_size - 1) // batch_size
         order = tf.random.experimental.stateless_shuffle(
             tf.range(n_cuts), tf.random.experimental.stateless_fold_in(seed, number)

@@ -153,7 +153,8 @@ def masked_pairs(feed: Feed, masking_config: MaskingConfig) -> tf.data.Dataset:
         first, second = tf.where(swap, second, first), tf.where(swap, first, second)
         return features.masked_pair(first, second, feed, masking_config, mask_seed)
 
-    return batches(functools.partial(bitext.rows, columns=2), to_features, feed)
+    source = functools.partial(bitext.rows, columns=2)
+    return batches(source, to_features, feed, joined=True)
 
 
 def ordered_pairs(
@@ -190,7 +191,13 @@ def ordered_pairs(
         }
 
     # Wrong second sentences come from any pairs, not only from pairs of similar length.
-    return batches(streams.sentence_pairs, to_features, feed, random=wrong == "random")
+    return batches(
+        streams.sentence_pairs,
+        to_features,
+        feed,
+        random=wrong == "random",
+        joined=True,
+    )
 
 
 def sentences_with_spans(
