@@ -140,6 +140,15 @@ def test_raw_text_of_a_language_without_rules_of_its_own_is_split(tmp_path):
         assert config.load(str(tmp_path / "work")).sizes == {code: 2}
 
 
+@pytest.mark.parametrize("code", ["pt", "pt-BR", "pt_BR", "pt-br"])
+def test_raw_text_of_a_region_is_split_by_the_rules_of_its_language(tmp_path, code):
+    raw = write(tmp_path / "raw.txt", "A Sra. Dias saiu. O Sr. Silva ficou.\n")
+    config = TextDataConfig(input_path=f"{code}={raw}", raw_layout="lines")
+    (path,) = config.load(str(tmp_path / "work")).files[code]
+    expected = "A Sra. Dias saiu.\nO Sr. Silva ficou.\n"
+    assert gzip.open(path, "rt").read() == expected
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [

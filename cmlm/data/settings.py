@@ -210,12 +210,13 @@ def _split_once(
     Raises:
         UserError: the language is unknown, or a file cannot be read.
     """
-    identity = repr((files_lib.states(paths), layout, language))
+    # The splitter has rules for `pt`, and would take its fallback for `pt-BR`.
+    base = language.replace("_", "-").partition("-")[0]
+    identity = repr((files_lib.states(paths), layout, base))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     directory = os.path.join(work_dir, f"sentences-{digest}")
     if not tf.io.gfile.exists(directory):
         # The splitter would take the rules of English for an unknown language.
-        base = language.replace("_", "-").partition("-")[0]
         sentences.check_language(base, "LANGUAGE=FILES, or raw_language,")
         logger.info(
             "splitting %s into sentences: %s", counted(len(paths), "file"), directory
@@ -223,7 +224,7 @@ def _split_once(
         with files_lib.atomic_directory(directory) as temporary:
             for index, path in enumerate(paths):
                 target = os.path.join(temporary, f"{index:05d}.txt.gz")
-                sentences.write_sentences(path, target, layout, language)
+                sentences.write_sentences(path, target, layout, base)
     return sorted(
         tf.io.gfile.glob(os.path.join(files_lib.escaped(directory), "*.txt.gz"))
     )
