@@ -179,7 +179,10 @@ def test_a_span_goes_into_each_text_that_is_long_enough(tokenizer, unit):
     }
     texts = tf.constant([long, short] * 100)
     span = span_masking.SpanConfig(length=2, unit=unit, shortest=len(units))
-    rows = span_masking.mask_span(texts, tokenizer, span, tf.constant([1, 2])).to_list()
+    seed = tf.constant([1, 2])
+    rows = span_masking.mask_span(
+        texts, tokenizer.tokenize(texts), tokenizer, span, seed
+    ).to_list()
     assert {tuple(row) for row in rows[::2]} == possible and len(possible) >= 5
     assert rows[1::2] == [tokens(short)] * 100
 

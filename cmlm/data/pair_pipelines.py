@@ -169,9 +169,10 @@ def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:
         span_seed, source_seed, target_seed = tf.unstack(
             tf.random.experimental.stateless_split(seed, 3)
         )
-        changed = span_masking.mask_span(text, tokenizer, span, span_seed)
+        tokens = tokenizer.tokenize(text)
+        changed = span_masking.mask_span(text, tokens, tokenizer, span, span_seed)
         return {
-            **view("source", text, tokenizer.tokenize(text), source_seed),
+            **view("source", text, tokens, source_seed),
             **view("target", text, changed, target_seed),
         }
 

@@ -37,12 +37,17 @@ class SpanConfig(hyperparams.Config):
 
 
 def mask_span(
-    text: tf.Tensor, tokenizer: Tokenizer, config: SpanConfig, seed: tf.Tensor
+    text: tf.Tensor,
+    tokens: tf.RaggedTensor,
+    tokenizer: Tokenizer,
+    config: SpanConfig,
+    seed: tf.Tensor,
 ) -> tf.RaggedTensor:
-    """Tokenises texts after replacing one random span of each with [MASK].
+    """Returns the tokens of texts after replacing a random span of each with [MASK].
 
     Args:
         text: string [n].
+        tokens: int32 [n, (tokens)], the tokens of the texts as they are.
         tokenizer: the model's tokenizer.
         config: length and unit of the span.
         seed: int [2].
@@ -53,11 +58,10 @@ def mask_span(
     Reference:
         Mirror-BERT, arXiv:2104.08027, section 2.2, random span masking.
     """
-    text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
     if not config.length:
-        return tokenizer.tokenize(text)
+        return tokens
+    text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
     in_tokens = config.unit == "tokens"
-    tokens = tokenizer.tokenize(text)
     if in_tokens:
         n_units = tf.cast(tokens.row_lengths(), tf.int32)
     else:
