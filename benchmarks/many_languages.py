@@ -19,6 +19,7 @@ with cli.quiet_imports():
     import tensorflow as tf
     from tensorflow.python.autograph.core import ag_ctx
 
+    from cmlm.data import passages as passages_lib
     from cmlm.data import streams
 
 flags.DEFINE_integer("languages", 30, "Languages of the run.")
@@ -42,7 +43,7 @@ def main() -> None:
         with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.DISABLED):
             for source, settings in (
                 (streams.sentence_pairs, {}),
-                (streams.passage_pairs, passages),
+                (passages_lib.passage_pairs, passages),
             ):
                 began = time.process_time()
                 for seed in range(FLAGS.languages):

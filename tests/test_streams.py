@@ -10,6 +10,7 @@ from texts import make_corpus, neighbours, write, write_lines
 
 from cmlm import cli
 from cmlm.data import line_files, streams
+from cmlm.data import passages as passages_lib
 from cmlm.data.streams import Portion
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -72,24 +73,21 @@ def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chu
         return tf.strings.split(lines).row_lengths()
 
     settings = {"count_tokens": words, "n_tokens": n_tokens}
-    found = [
-        passage.decode()
-        for passage in streams.passages(Portion(paths), **settings).as_numpy_iterator()
-    ]
+    dataset = passages_lib.passages(Portion(paths), **settings)
+    found = [passage.decode() for passage in dataset.as_numpy_iterator()]
     assert sorted(found) == sorted(itertools.chain.from_iterable(expected))
-    pairs = streams.passage_pairs(Portion(paths), **settings).as_numpy_iterator()
+    pairs = passages_lib.passage_pairs(Portion(paths), **settings).as_numpy_iterator()
     decoded = [(first.decode(), second.decode()) for first, second in pairs]
     assert sorted(decoded) == sorted(neighbours(expected))
-    starts = [*streams.passage_starts(Portion(paths), **settings)]
+    starts = [*passages_lib.passage_starts(Portion(paths), **settings)]
     assert sum(map(bool, starts)) == len(documents)
     assert len(starts) == len(found)
     # No passage contains text of both parts.
     text = "\n".join(" ".join(lines) for lines in documents)
-    parts = [
-        [p.decode() for p in streams.passages(Portion(paths, part, 0.2), **settings)
-         .as_numpy_iterator()]
-        for part in ("train", "validation")
-    ]  # fmt: skip
+    parts = []
+    for part in ("train", "validation"):
+        dataset = passages_lib.passages(Portion(paths, part, 0.2), **settings)
+        parts.append([passage.decode() for passage in dataset.as_numpy_iterator()])
     assert all(passage in text for part in parts for passage in part)
     assert sum(len(" ".join(part).split()) for part in parts) == len(text.split())
     assert all(parts)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.data import bitext, features, ngram_table, removable_spans, streams
+from cmlm.data import passages as passages_lib
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
 from cmlm.errors import UserError
@@ -57,7 +58,9 @@ def conditional_pairs(
 
     source = streams.sentence_pairs
     if passages:
-        source = functools.partial(streams.passage_pairs, **_passage_settings(feed))
+        source = functools.partial(
+            passages_lib.passage_pairs, **_passage_settings(feed)
+        )
         if feed.is_training and not feed.unbatched:
             _report_passages(feed)
     return batches(source, to_features, feed)
@@ -84,7 +87,7 @@ def masked_texts(
 
     source = streams.sentences
     if passages:
-        source = functools.partial(streams.passages, **_passage_settings(feed))
+        source = functools.partial(passages_lib.passages, **_passage_settings(feed))
     return batches(streams.as_tuples(source), to_features, feed)
 
 
@@ -109,7 +112,7 @@ def _report_passages(feed: Feed) -> None:
         UserError: every document of a language fits into one passage.
     """
     for language, files in feed.corpus.files.items():
-        starts = streams.passage_starts(
+        starts = passages_lib.passage_starts(
             feed.portion(language), **_passage_settings(feed)
         )
         opens = np.array([*starts.take(_LOOKED_AT).as_numpy_iterator()], bool)
