@@ -9,6 +9,7 @@ import pytest
 
 from cmlm.common import files
 from cmlm.data import builtin, docstrings
+from cmlm.data.prose import prose
 
 _DOCSTRING = """Compute the weighted average along the specified axis.
 
@@ -65,7 +66,7 @@ The ``weights`` are kept as they are.
 
 
 def test_prose_of_a_docstring():
-    assert docstrings.prose(_DOCSTRING) == [
+    assert prose(_DOCSTRING) == [
         "Compute the weighted average along the specified axis.",
         "The average is taken over the flattened array by default.",
         "See mean and the guide for a plain one.",
@@ -89,7 +90,7 @@ def test_prose_of_a_docstring():
     ],
 )
 def test_no_prose(text):
-    assert docstrings.prose(text) == []
+    assert prose(text) == []
 
 
 def test_docstrings_come_in_source_order_without_running_the_module(tmp_path):
