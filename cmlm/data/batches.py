@@ -64,7 +64,7 @@ class Feed:
 
     Every pipeline takes a Feed. For `train` the pipeline repeats forever, each epoch in
     a new order with new masks, and all batches have the same size. For `validation` and
-    `all` it makes one pass in a fixed order with fixed masks, and the last batch may be
+    `all` it makes one pass in a fixed order with fixed masks, and one batch may be
     smaller, except with `static_shapes`, which drop it. Sequences are padded to the
     longest one of their batch.
 
@@ -120,11 +120,11 @@ class Feed:
     def portion(self, language: str, seed: int | None = None) -> streams.Portion:
         """Returns the part of one language's files that this feed reads."""
         return streams.Portion(
-            self.corpus.files[language],
-            self.part,
-            self.config.hold_out_fraction,
-            self.input_context,
-            seed,
+            files=self.corpus.files[language],
+            part=self.part,
+            hold_out_fraction=self.config.hold_out_fraction,
+            input_context=self.input_context,
+            seed=seed,
         )
 
 
