@@ -9,7 +9,7 @@ from encoders import Table
 from texts import write_lines
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, report, results, run, tables
+from cmlm.evaluation import catalogue, classifier, reading, report, results, run, tables
 from cmlm.evaluation.tasks import inference
 
 LABELS = ("neutral", "entailment", "contradiction")
@@ -165,6 +165,46 @@ def test_snli_learns_from_its_training_set_if_there_is_one(tmp_path):
     write_lines(tmp_path / "SNLI" / "labels.train", ["neutral", "entailment"] * 10)
     _, data = read("snli", tmp_path)
     assert data["train"].texts == [("a", "b")] * 20
+    write_lines(tmp_path / "SNLI" / "labels.train", ["neutral"] * 20)
+    with pytest.raises(UserError, match="of one class; allowed: two or more"):
+        read("snli", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["snli", "snli-en"])
+def test_the_development_set_of_snli_chooses_the_regularization(tmp_path, name):
+    """Against the classifier on features made by hand."""
+    random = np.random.default_rng(0)
+    table, labels = {}, {}
+    for part, count in (("train", 60), ("dev", 45), ("test", 30)):
+        labels[part] = np.arange(count) % 3
+        names = [list(inference.LABELS)[label] for label in labels[part]]
+        write_lines(tmp_path / "SNLI" / f"labels.{part}", names)
+        for side in ("s1", "s2"):
+            texts = [f"{side} {part} {row}" for row in range(count)]
+            write_lines(tmp_path / "SNLI" / f"{side}.{part}", texts)
+            for text, label in zip(texts, labels[part], strict=True):
+                table[text] = np.eye(3)[label] + random.normal(size=3)
+    task, data = read(name, tmp_path)
+    assert list(data) == ["train", "dev", "en"]
+    assert set(task.sentences(data)) == set(table)
+    x = {}
+    for part in labels:
+        rows = range(len(labels[part]))
+        u, v = (
+            np.array([table[f"{side} {part} {row}"] for row in rows])
+            for side in ("s1", "s2")
+        )
+        x[part] = np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
+    predicted, dev_accuracy = classifier.validation_then_test(
+        *(x["train"], labels["train"], x["dev"], labels["dev"], x["test"]), seed=1111
+    )
+    assert task.score(data, Table(table).encode) == {
+        "accuracy": 100 * np.mean(predicted == labels["test"]),
+        "dev_accuracy": dev_accuracy,
+        "train_pairs": 60,
+    }
+    with pytest.raises(reading.MissingData, match="no 'dev'; there are en"):
+        read("snli-dev", tmp_path)
 
 
 def test_damage_is_named(tmp_path):

@@ -94,6 +94,10 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
     write_lines(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
     with pytest.raises(UserError, match="line 1: no sentence 'en-9'"):
         read("bucc", folder)
+    with open(folder / "zh-en.dev.en", "a") as file:
+        file.write("en-3\tanother\n")
+    with pytest.raises(UserError, match="dev.en, line 8: the id 'en-3' occurs twice"):
+        read("bucc", folder)
 
 
 @pytest.mark.parametrize(
@@ -358,6 +362,12 @@ def test_entity_linking_in_the_released_layout(tmp_path):
     write_lines(folder / "processed_test" / "7.concept", [rows[2]])
     with pytest.raises(UserError, match="processed_test has no mention with a concept"):
         read("ncbi-disease", tmp_path)
+    (folder / "test_dictionary.txt").unlink()
+    with pytest.raises(reading.MissingData, match="missing: .*test_dictionary.txt"):
+        read("ncbi-disease", tmp_path)
+    write_lines(folder / "test" / "NCBItestset_corpus.txt", ["1|t|Flu"])
+    with pytest.raises(reading.MissingData, match=r"missing: .*medic-\*"):
+        read("ncbi-disease", tmp_path)
 
 
 def test_entity_linking_in_folds_and_tables(tmp_path):
@@ -585,7 +595,10 @@ def test_amazon_reviews_as_in_table_6(tmp_path):
     _, data = read("amazon", tmp_path)
     assert "; de books 20; ja books 20, music 20" in task.remarks(data)[0]
     for language in ("german", "japanese"):
-        write_lines(folder / language / "books" / "test.review", ["<item>"])
+        write_lines(
+            folder / language / "books" / "test.review",
+            ["<item><rating>4</rating></item>"],
+        )
     with pytest.raises(UserError, match="german.* has <item>s of one label"):
         read("amazon", tmp_path)
     write_reviews(tmp_path, 1)
@@ -597,6 +610,19 @@ def test_amazon_reviews_as_in_table_6(tmp_path):
         read("amazon", tmp_path)
     with pytest.raises(UserError, match="item 1: score '6'; allowed: 1 to 5"):
         transfer.parse_reviews("<item><rating>6</rating></item>", "file")
+
+
+def test_a_damaged_file_of_reviews_is_refused():
+    good, bad = (f"<item><rating>{n}</rating></item>" for n in (5, 1))
+    assert transfer.parse_reviews(good + bad, "file").labels.tolist() == [1, 0]
+    for content, opened, closed in (
+        (f"{good}{bad}<item><rating>4</rat", 3, 2),
+        (f"{good}<item><rating>4</rating>\n{bad}", 3, 2),
+        (f"{good}{bad}</item>", 2, 3),
+        (f"{good}<item>{bad}</item>", 3, 3),
+    ):
+        with pytest.raises(UserError, match=f"has {opened} <item> and {closed} </item"):
+            transfer.parse_reviews(content, "file")
 
 
 def test_amazon_classifier_is_a_logistic_regression_on_four_features(tmp_path):

@@ -8,8 +8,9 @@ language.
 
 Published figures come from training on 390,000 to 550,000 pairs. Here the classifier of
 XNLI learns from the 2,490 English pairs of the development set. The classifier of SNLI
-learns from the training file if there is one, and otherwise from the 9,842 pairs of the
-development set; the result `train_pairs` is the number of pairs.
+learns from the training set if there is one, and the development set chooses its
+regularization, as in SentEval; otherwise it learns from the 9,842 pairs of the
+development set. The result `train_pairs` is the number of pairs.
 """
 
 from __future__ import annotations
@@ -77,16 +78,18 @@ class Snli(_Inference):
 
     name = "snli"
     setup = (
-        "premise and hypothesis, encoder frozen, trained on 90 % of the training set, "
-        "or of the development set without one, regularization chosen on 10 %"
+        "premise and hypothesis, encoder frozen, trained on the training set, "
+        "regularization chosen on the development set; without a training set, trained "
+        "on 90 % of the development set, regularization chosen on 10 %"
     )
 
     def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
+        dev, test = self._part(source, "dev"), self._part(source, "test")
         try:
             train = self._part(source, "train")
         except reading.MissingData:
-            train = self._part(source, "dev")
-        return {"train": train, "en": self._part(source, "test")}
+            return {"train": dev, "en": test}
+        return {"train": train, "dev": dev, "en": test}
 
     def _part(self, source: reading.DataDir, part: str) -> Examples:
         columns = {}

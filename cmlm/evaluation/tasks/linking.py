@@ -140,11 +140,15 @@ class NcbiDisease(EntityLinking):
     def read(self, source: reading.DataDir) -> Linking:
         try:
             return super().read(source)
-        except reading.MissingData:
-            return self._read_corpus(source)
+        except reading.MissingData as error:
+            try:
+                path = source.find("test/NCBItestset_corpus.txt", within=self.name)
+            except reading.MissingData:
+                # Neither is there, or the released files lack one.
+                raise error from None
+        return self._read_corpus(source, path)
 
-    def _read_corpus(self, source: reading.DataDir) -> Linking:
-        path = source.find("test/NCBItestset_corpus.txt", within=self.name)
+    def _read_corpus(self, source: reading.DataDir, path: str) -> Linking:
         # Lines of one column are blank lines, titles and abstracts.
         numbered = [
             (number, line.split("\t"))

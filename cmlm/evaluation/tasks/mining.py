@@ -211,7 +211,12 @@ def _corpus(source: reading.DataDir, stem: str, languages: list[str]) -> Corpus:
     for language in languages:
         distinct: dict[str, int] = {}
         by_id = {}
-        for row in source.table(source.find(f"{stem}.{language}"), 2):
+        path = source.find(f"{stem}.{language}")
+        for number, row in enumerate(source.table(path, 2), 1):
+            if row[0] in by_id:
+                raise UserError(
+                    f"{path}, line {number}: the id {row[0]!r} occurs twice"
+                )
             by_id[row[0]] = distinct.setdefault(row[1].strip(), len(distinct))
         texts.append(list(distinct))
         rows.append(by_id)

@@ -43,6 +43,8 @@ FOLDERS = {
 DOMAINS = ("books", "dvd", "music")
 WITHIN = ("amazon-reviews/amazon-dataset", "cls-acl10-unprocessed")
 DEV_SHARE = 0.1
+# Parts that are English and not tested.
+_LEARNT = ("train", "dev")
 _ITEM = re.compile(r"<item>(.*?)</item>", re.DOTALL)
 
 
@@ -77,21 +79,28 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
 
     @abc.abstractmethod
     def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
-        """Reads `train` in English, and the test pairs by language."""
+        """Reads `train` in English, perhaps `dev`, and the test pairs by language.
+
+        `dev` is English too, and chooses the regularization; without it, a tenth of
+        `train` does.
+        """
 
     def read(self, source: reading.DataDir) -> dict[str, Examples]:
         data, only = self.read_languages(source), self._only
-        # Pairs that cannot be split are refused before any is encoded.
-        split(data["train"].labels, self.seeds[0])
+        # Pairs that cannot be learnt from are refused before any is encoded.
+        if "dev" not in data:
+            split(data["train"].labels, self.seeds[0])
+        elif len(set(data["train"].labels.tolist())) < 2:
+            raise UserError("training examples of one class; allowed: two or more")
         if not only:
             return data
         source.check_found(data, only)
         # The damage of another language does not concern this one.
         source.left_out.clear()
-        if only == "train" or only not in data:
-            there = ", ".join(name for name in data if name != "train")
-            raise reading.MissingData(f"no {only!r}; there are {there}")
-        return {"train": data["train"], only: data[only]}
+        there = _tested(data)
+        if only not in there:
+            raise reading.MissingData(f"no {only!r}; there are {', '.join(there)}")
+        return {name: data[name] for name in data if name == only or name not in there}
 
     def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
         return (text for part in data.values() for pair in part.texts for text in pair)
@@ -102,7 +111,7 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
         """Trains on English for each seed, and tests on every language.
 
         Args:
-            data: `train` in English, and the test pairs by language.
+            data: `train`, perhaps `dev`, and the test pairs by language.
             vectors: the vectors of a list of texts in a language.
 
         Returns:
@@ -151,11 +160,16 @@ def _features(
     """[u, v, |u - v|, u * v] of the texts of each pair, float [n, 4 dim], by part."""
     found = {}
     for name, part in data.items():
-        language = "en" if name == "train" else name
+        language = "en" if name in _LEARNT else name
         columns = map(list, zip(*part.texts, strict=True))
         u, v = (vectors(column, language) for column in columns)
         found[name] = np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
     return found
+
+
+def _tested(data: Iterable[str]) -> list[str]:
+    """The languages of the test pairs."""
+    return [name for name in data if name not in _LEARNT]
 
 
 def _averaged(languages: Iterable[str]) -> list[str]:
@@ -169,21 +183,24 @@ def _predict(
     """Trains on English, and predicts the test pairs.
 
     Args:
-        data, x: the examples and the features, `train` and by language.
-        seed: the seed of the split into training and development part.
+        data, x: the examples and the features: `train`, perhaps `dev`, and by
+            language.
+        seed: the seed of the split into training and development part, without `dev`,
+            and of the classifier.
         kind: the classifier.
 
     Returns:
         The labels, int [n] by language, and the accuracy on the development part.
     """
-    languages = [name for name in data if name != "train"]
+    languages = _tested(data)
     labels = data["train"].labels
-    train, dev = split(labels, seed)
+    if "dev" in data:
+        learnt = x["train"], labels, x["dev"], data["dev"].labels
+    else:
+        train, dev = split(labels, seed)
+        learnt = x["train"][train], labels[train], x["train"][dev], labels[dev]
     predicted, dev_accuracy = classifier.validation_then_test(
-        x["train"][train],
-        labels[train],
-        x["train"][dev],
-        labels[dev],
+        *learnt,
         np.concatenate([x[name] for name in languages]),
         seed,
         kind,
@@ -300,10 +317,18 @@ def parse_reviews(content: str, path: str) -> Examples:
         Pairs of title and text with labels: 1 for more than 3 stars, else 0.
 
     Raises:
-        UserError: a rating is not a number from 1 to 5, or all labels are equal.
+        UserError: an item is not closed, a rating is not a number from 1 to 5, or all
+            labels are equal.
     """
     texts, labels = [], []
-    for number, item in enumerate(_ITEM.findall(content), 1):
+    items = _ITEM.findall(content)
+    opened, closed = content.count("<item>"), content.count("</item>")
+    if {opened, closed} != {len(items)}:
+        raise UserError(
+            f"{path} has {opened:,} <item> and {closed:,} </item>; allowed: one "
+            "</item> after each <item>, before the next"
+        )
+    for number, item in enumerate(items, 1):
         rating = reading.parse_score(
             _field(item, "rating"), 1, 5, f"{path}, item {number}"
         )
