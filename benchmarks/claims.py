@@ -30,6 +30,10 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CONFIGS = os.path.join(_ROOT, "configs")
 # In the folder of a run: its command, whether it is finished, and the seconds so far.
 _RECORD = ".claim.json"
+# What files of --output besides runs are made of. Runs have records of their own.
+_INPUTS = (
+    *("teacher", "train_data", "bitext_data", "heldout", "old", "new", "data_dir"),
+)
 # One arm of one seed, or one start: a row of the results holds all of its fields.
 Case = dict[str, str | int]
 
@@ -54,6 +58,12 @@ def define_flags(arms: Sequence[str]) -> None:
     flags.DEFINE_string(
         "precision", "float32", "Precision of the training: float32 or bfloat16."
     )
+    flags.DEFINE_string(
+        "base",
+        None,
+        "Name of the weights that the arms start from, the field `base` of the rows. "
+        "The first ones have no name.",
+    )
 
 
 def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> None:
@@ -73,14 +83,52 @@ def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> No
             if not FLAGS[name].value:
                 raise UserError(f"--{name} is not given")
         os.makedirs(FLAGS.output, exist_ok=True)
+        _check_inputs(os.path.join(FLAGS.output, "inputs.json"))
         run()
 
     cli.run(command)
 
 
+def _check_inputs(path: str) -> None:
+    """Refuses an --output with files that were made of other inputs."""
+    given = {
+        name: FLAGS[name].value
+        for name in _INPUTS
+        if name in FLAGS and FLAGS[name].value
+    }
+    known = {}
+    if os.path.exists(path):
+        with open(path) as file:
+            known = json.load(file)
+    for name in given.keys() & known.keys():
+        if given[name] != known[name]:
+            raise UserError(
+                f"--{name} is {given[name]}, and {FLAGS.output} has files of "
+                f"{known[name]}; allowed: the same, or another --output"
+            )
+    _write(path, known | given)
+
+
 def is_open(case: Case) -> bool:
-    """Whether --results has no row of this case."""
-    return not any(case.items() <= row.items() for row in rows(FLAGS.results))
+    """Whether --results has no row of this case with this --base.
+
+    Raises:
+        UserError: it has one, of a run in another precision.
+    """
+    for row in rows(FLAGS.results):
+        if case.items() <= row.items() and row.get("base") == FLAGS.base:
+            if row.get("precision", FLAGS.precision) != FLAGS.precision:
+                raise UserError(
+                    f"--precision is {FLAGS.precision}; {FLAGS.results} has {case} in "
+                    f"{row['precision']}; allowed: another --results"
+                )
+            return False
+    return True
+
+
+def _base() -> dict[str, str]:
+    """The field of a row that names the weights of its start."""
+    return {"base": FLAGS.base} if FLAGS.base else {}
 
 
 def run_arm(case: Case, train: Callable[[], str], score: Callable[[str], dict]) -> None:
@@ -94,14 +142,14 @@ def run_arm(case: Case, train: Callable[[], str], score: Callable[[str], dict]) 
     if not is_open(case):
         return
     directory = train()
-    row = {**case, "precision": FLAGS.precision, **_cost(directory)}
+    row = {**case, **_base(), "precision": FLAGS.precision, **_cost(directory)}
     append(FLAGS.results, {**row, "commit": _commit(), **score(directory)})
 
 
 def run_start(case: Case, score: Callable[[], dict]) -> None:
     """Scores weights as they are, and appends their row, unless --results has it."""
     if is_open(case):
-        append(FLAGS.results, case | score())
+        append(FLAGS.results, case | _base() | score())
 
 
 def run(module: str, *arguments: str) -> None:
@@ -307,9 +355,12 @@ def print_table(found: list[dict], keys: Sequence[str], shown: Sequence[str]) ->
 
     Args:
         found: rows.
-        keys: fields that rows of one line of the table have in common.
+        keys: fields that rows of one line of the table have in common; and `base`, if
+            a row has it.
         shown: fields to average. Rows may lack some.
     """
+    if any("base" in row for row in found):
+        keys = ("base", *keys)
     print(f"| {' | '.join([*keys, 'seeds', *shown])} |")
     print("|---" * (len(keys) + 1 + len(shown)) + "|")
     groups: dict[tuple, list[dict]] = {}

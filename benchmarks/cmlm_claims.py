@@ -172,7 +172,7 @@ def _with_means(row: dict) -> dict:
 def _table() -> None:
     found = [_with_means(row) for row in claims.rows(FLAGS.results)]
     shown = ("sts", "stsb-test", "sick-r", "senteval", *_SENTEVAL)
-    claims.print_table(found, ("base", "arm", "steps"), (*shown, "train_cpu_seconds"))
+    claims.print_table(found, ("arm", "steps"), (*shown, "train_cpu_seconds"))
 
 
 if __name__ == "__main__":

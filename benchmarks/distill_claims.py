@@ -52,6 +52,8 @@ ARMS = {
     "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
     "both": [],
 }
+# Named: the mean of the whole task depends on the languages of the folder.
+_STSB_LANGUAGES = ("de", "es", "fr", "ru", "zh")
 _STS = (*(f"sts{year}" for year in range(12, 17)), "stsb-test", "sick-r")
 
 
@@ -136,8 +138,9 @@ def _train(arm: str, seed: int) -> str:
 def _score(arm: str, seed: int, model: str) -> dict[str, float]:
     tasks = _STS
     if arm != "small":
+        stsb = (f"stsb-multilingual-{language}" for language in _STSB_LANGUAGES)
         tatoeba = (f"tatoeba-{language}" for language in FLAGS.languages)
-        tasks = ("stsb-test", "stsb-multilingual", *tatoeba)
+        tasks = ("stsb-test", *stsb, *tatoeba)
     return claims.scores(f"{arm}-{seed}", model, tasks)
 
 
@@ -152,6 +155,7 @@ def _run() -> None:
 
 
 def _with_means(row: dict) -> dict:
+    # Older rows have the mean of the other languages as `stsb-multilingual`.
     groups = {
         "sts": _STS,
         "stsb, other languages": [

@@ -103,7 +103,7 @@ def _run() -> None:
 
 def _table() -> None:
     found = claims.rows(FLAGS.results)
-    keys = ("base", "kind", "pooling", "arm")
+    keys = ("kind", "pooling", "arm")
     claims.print_table(found, keys, (*_TASKS, "isotropy_unit"))
 
 

@@ -181,7 +181,7 @@ def _table() -> None:
     composition = ("composition_cosine", "composition_found")
     claims.print_table(
         claims.rows(FLAGS.results),
-        ("base", "arm", "steps"),
+        ("arm", "steps"),
         (*_UNITS, *_TASKS, *composition, "train_cpu_seconds"),
     )
 

@@ -178,8 +178,13 @@ def _arm(arm: str, seed: int, pairs: int) -> str:
 
 
 def _score(name: str, model: str) -> dict[str, float]:
-    tasks = [f"tatoeba-{language}" for language in FLAGS.languages]
-    return claims.scores(name, model, [*tasks, "stsb-multilingual", "amazon"])
+    # By language: the mean of a whole task depends on the languages of the folder.
+    tasks = [
+        f"{task}-{language}"
+        for task in ("tatoeba", "stsb-multilingual")
+        for language in FLAGS.languages
+    ]
+    return claims.scores(name, model, [*tasks, "amazon"])
 
 
 def _run() -> None:
@@ -199,7 +204,8 @@ def _run() -> None:
 
 def _with_means(row: dict) -> dict:
     means = {}
-    for task in ("tatoeba", "stsb", "amazon"):
+    # Older rows have the mean of STS-B as `stsb-multilingual`.
+    for task in ("tatoeba", "stsb"):
         values = [value for name, value in row.items() if name.startswith(f"{task}-")]
         if values:
             means[task] = sum(values) / len(values)
@@ -208,7 +214,7 @@ def _with_means(row: dict) -> dict:
 
 def _table() -> None:
     found = [_with_means(row) for row in claims.rows(FLAGS.results)]
-    shown = [name for name in found[0] if "-" in name] if found else []
+    shown = dict.fromkeys(name for row in found for name in row if "-" in name)
     claims.print_table(
         found,
         ("arm", "pairs", "steps"),

@@ -12,6 +12,7 @@ import types
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 from cmlm.errors import UserError
 
@@ -93,7 +94,10 @@ def claims(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module("claims")
     known = types.SimpleNamespace(
-        output=str(tmp_path / "runs"), precision="float32", results="results.jsonl"
+        output=str(tmp_path / "runs"),
+        precision="float32",
+        results="results.jsonl",
+        base=None,
     )
     monkeypatch.setattr(module, "FLAGS", known)
     return module
@@ -161,6 +165,99 @@ def test_fewer_steps_than_those_of_a_run_are_refused(claims):
     ):
         _train(claims, "trainer.train_steps=9")
     assert record.read_text() == before
+
+
+def test_rows_of_another_start_are_other_rows(claims):
+    case = {"arm": "a", "seed": 0}
+    claims.run_start(case, lambda: {"score": 1})
+    claims.FLAGS.base = "second"
+    assert claims.is_open(case)
+    claims.run_arm(case, lambda: _train(claims), lambda _: {"score": 2})
+    assert not claims.is_open(case)
+    claims.FLAGS.base = None
+    claims.run_start(case, lambda: {"score": 3})  # Is there.
+    first, second = claims.rows("results.jsonl")
+    assert first == {**case, "score": 1}
+    assert second["base"] == "second" and second["score"] == 2
+
+
+def test_a_row_in_another_precision_is_refused(claims):
+    case = {"arm": "a", "seed": 0}
+    claims.append("results.jsonl", {**case, "precision": "bfloat16"})
+    with pytest.raises(UserError, match="is float32; results.jsonl has .* bfloat16"):
+        claims.is_open(case)
+    claims.FLAGS.precision = "bfloat16"
+    assert not claims.is_open(case)
+
+
+def test_an_output_with_files_of_other_inputs_is_refused(claims, monkeypatch, tmp_path):
+    def begin(*given):
+        known = flags.FlagValues()
+        for name in ("teacher", "train_data", "data_dir", "output"):
+            flags.DEFINE_string(name, None, "", flag_values=known)
+        flags.DEFINE_bool("table", False, "", flag_values=known)
+        known(["program", f"--output={tmp_path}/runs", "--data_dir=d", *given])
+        monkeypatch.setattr(claims, "FLAGS", known)
+        monkeypatch.setattr(claims.cli, "run", lambda command: command(None))
+        claims.main(lambda: None, lambda: None)
+
+    begin("--teacher=a")
+    begin("--teacher=a", "--train_data=b")
+    begin("--teacher=a")
+    for given in ("--teacher=c", "--train_data=c", "--data_dir=c"):
+        with pytest.raises(UserError, match=f"{given[:-2]} is c, .* has files of "):
+            begin(given)
+
+
+def test_a_table_has_a_line_for_each_start(claims, capsys):
+    rows = [{"arm": "a", "score": 1}, {"arm": "a", "score": 3}]
+    claims.print_table(rows, ("arm",), ("score",))
+    claims.print_table([rows[0], rows[1] | {"base": "b"}], ("arm",), ("score",))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| arm | seeds | score |" and len(lines) == 3 + 4
+    assert lines[3] == "| base | arm | seeds | score |"
+    assert lines[5:] == ["|  | a | 1 | 1 |", "| b | a | 1 | 3 |"]
+
+
+@pytest.mark.parametrize(
+    "program, column",
+    [("multilingual_stages", "stsb"), ("distill_claims", "stsb, other languages")],
+)
+def test_the_mean_of_stsb_is_over_named_languages(program, column, tmp_path):
+    """Older rows have one mean, and rows may differ in their languages."""
+    results = tmp_path / "results.jsonl"
+    old = {"arm": "a", "stsb-multilingual": 50, "amazon": 1, "tatoeba-de": 3}
+    new = {"arm": "b", "stsb-multilingual-de": 40, "stsb-multilingual-zh": 60}
+    results.write_text(f"{json.dumps(old)}\n{json.dumps(new | {'tatoeba-zh': 7})}\n")
+    asked = (
+        "import sys; sys.path.insert(0, 'benchmarks'); import claims, {0} as program"
+    )
+    asked += "; claims.FLAGS(sys.argv); claims.scores = lambda *a: print(*a[-1])"
+    asked += "; program._score(*['both'] * program._score.__code__.co_argcount)"
+    asked += "; program._table()"
+    command = [sys.executable, "-c", asked.format(program), f"--results={results}"]
+    printed = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+    stsb = {task for task in printed[0].split() if task.startswith("stsb-m")}
+    assert stsb == {
+        f"stsb-multilingual-{name}" for name in ("de", "es", "fr", "ru", "zh")
+    }
+    head, _, *lines = ([c.strip() for c in line.split("|")] for line in printed[1:])
+    first, second = (dict(zip(head, line, strict=True)) for line in lines)
+    assert first[column] == second[column] == "50"
+    assert (first["tatoeba"], second["tatoeba"]) == ("3", "7")
+    if program == "multilingual_stages":
+        assert first["amazon"] == "1" and second["tatoeba-zh"] == "7"
+
+
+def test_gains_over_another_wrong_neighbour_are_not_drawn(claims, monkeypatch):
+    plots = importlib.import_module("plots")
+    row = {"arm": "cmlm", "conditioning_gain": {"100": 0.1}}
+    starts = (None, "third", "fourth", "fifth")
+    rows = [row | ({"base": base} if base else {}) for base in starts]
+    monkeypatch.setattr(plots, "_rows", lambda name: rows)
+    (axes,) = plots.conditioning_gain().axes
+    zero = 1
+    assert len(axes.lines) == 2 + zero
 
 
 # Prints the cases and settings of a program's arms, and trains nothing.
