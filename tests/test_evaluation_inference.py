@@ -255,6 +255,20 @@ def test_real_files(shared_data):
     assert (len(data["train"].texts), len(data["en"].texts)) == (9842, 9824)
 
 
+@pytest.mark.parametrize("layout", [write_published, write_labels_beside])
+def test_a_truncated_language_is_left_out(tmp_path, layout):
+    layout(tmp_path)
+    (path,) = {*tmp_path.glob("*/xnli.test.tsv"), *tmp_path.glob("*/test-de.tsv")}
+    path.write_text(path.read_text().rsplit("\n", 2)[0] + "\n")
+    found, failed = run.read(catalogue.select(["xnli"]), str(tmp_path))
+    assert set(found[0].data) == {"train", "en"} and list(failed) == ["xnli-de"]
+    said = "damaged: xnli's test file has 11 pairs in de, and 12 in en"
+    assert failed["xnli-de"].startswith(said)
+    with pytest.raises(UserError, match="11 pairs in de"):
+        read("xnli-de", tmp_path)
+    assert set(read("xnli-en", tmp_path)[1]) == {"train", "en"}
+
+
 @pytest.mark.parametrize("layout", [write_published, write_by_language])
 def test_a_damaged_language_is_left_out_but_english(tmp_path, layout):
     layout(tmp_path)

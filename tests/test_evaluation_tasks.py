@@ -80,7 +80,7 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
     assert scores["own_threshold"] == 1
     assert scores["recall_cosine_forward"] == 100
     assert 50 <= scores["f1_cosine"] <= 100
-    assert len(task.remarks(data)) == 2
+    assert len(task.remarks(data)) == 3
     for end in ("zh", "en"):
         text = (folder / f"zh-en.dev.{end}").read_text()
         (folder / f"zh-en.test.{end}").write_text(text)
@@ -89,7 +89,8 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
     assert data["zh-en"].scored.gold == {(5, 5)} and len(data["zh-en"].tuning.gold) == 3
     assert task.score(data, model.encode)["own_threshold"] == 0
     assert task.remarks(data) == [
-        "scored files: zh-en.test with the threshold of zh-en.dev"
+        "the mean is over zh-en",
+        "scored files: zh-en.test with the threshold of zh-en.dev",
     ]
     write_lines(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
     with pytest.raises(UserError, match="line 1: no sentence 'en-9'"):
@@ -98,6 +99,19 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
         file.write("en-3\tanother\n")
     with pytest.raises(UserError, match="dev.en, line 8: the id 'en-3' occurs twice"):
         read("bucc", folder)
+
+
+def test_the_report_says_what_a_mean_is_over():
+    tatoeba, _ = catalogue.select(["tatoeba", "bucc"])
+    few = dict.fromkeys(["de", "es", "fr"])
+    assert tatoeba.remarks(few) == ["the mean is over de, es, fr"]
+    assert tatoeba.remarks({"de": None}) == ["the mean is over de"]
+    named, counted = (dict.fromkeys(map(str, range(n))) for n in (16, 17))
+    assert tatoeba.remarks(named) == [f"the mean is over {', '.join(named)}"]
+    assert tatoeba.remarks(counted) == ["the mean is over 17 parts"]
+    assert tatoeba.part("de").remarks({"de": None}) == []
+    (own,) = catalogue.select(["bitext:pairs.tsv"])
+    assert own.remarks({"pairs.tsv": None}) == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +136,7 @@ def test_bucc_archives_with_several_gold_files(bucc, there, scored):
         path.unlink()
     task, data = read("bucc", folder)
     assert data["zh-en"].names == [f"zh-en.{name}" for name in scored]
-    assert task.remarks(data)[0].startswith(f"scored files: zh-en.{scored[0]}")
+    assert task.remarks(data)[1].startswith(f"scored files: zh-en.{scored[0]}")
 
 
 # --------------------------------------------------------------------- words

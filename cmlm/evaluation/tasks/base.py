@@ -21,6 +21,8 @@ from cmlm.evaluation.store import VectorsOnDisk
 
 # SentEval's own seed, so that the folds are the same as in the toolkit.
 SEED = 1111
+# A remark names so many parts at most.
+_NAMED_PARTS = 16
 
 Data = TypeVar("Data")
 
@@ -206,6 +208,14 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
 
     def __init__(self, name: str):
         self.name = name
+
+    def remarks(self, data: dict[str, Data]) -> list[str]:
+        """What the mean is over; it depends on the files of --data_dir."""
+        # The name of a task on the user's files, which has a colon, names its one part.
+        if self._only or (len(data) == 1 and ":" in self.name):
+            return []
+        few = len(data) <= _NAMED_PARTS
+        return [f"the mean is over {', '.join(data) if few else f'{len(data)} parts'}"]
 
     @abc.abstractmethod
     def find_parts(self, source: DataDir) -> Mapping[str, Any]:

@@ -70,6 +70,7 @@ class Xnli(_Inference):
         source.check_found(test, "en")
         if "en" not in dev or "en" not in test:
             raise reading.MissingData("missing: English in XNLI's dev and test files")
+        _leave_out_truncated(source, test)
         return {"train": dev["en"], **test}
 
 
@@ -99,6 +100,19 @@ class Snli(_Inference):
         reading.check_line_counts(columns)
         first, second, labels = columns.values()
         return _examples(enumerate(zip(first, second, labels, strict=True), 1), path)
+
+
+def _leave_out_truncated(source: reading.DataDir, test: dict[str, Examples]) -> None:
+    """Leaves out languages without as many pairs as English: all are translations."""
+    wanted = len(test["en"].texts)
+    for language, examples in list(test.items()):
+        with source.part(language):
+            if (found := len(examples.texts)) != wanted:
+                del test[language]
+                raise UserError(
+                    f"xnli's test file has {found:,} pairs in {language}, and "
+                    f"{wanted:,} in en; allowed: equal numbers of pairs"
+                )
 
 
 def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:

@@ -116,7 +116,7 @@ class Bucc(base.PartedTask[Split]):
     def remarks(self, data: dict[str, Split]) -> list[str]:
         said = [" with the threshold of ".join(split.names) for split in data.values()]
         own = ", ".join(part for part, split in data.items() if not split.tuning)
-        remarks = [f"scored files: {', '.join(said)}"]
+        remarks = [*super().remarks(data), f"scored files: {', '.join(said)}"]
         if own:
             remarks.append(
                 f"{own}: the thresholds are tuned on the scored pairs themselves, "
