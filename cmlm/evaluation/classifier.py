@@ -178,7 +178,8 @@ def nested_cross_validation(
     Args:
         x: the features, float [n, dim].
         y: the labels, int [n].
-        seed: the seed of the folds.
+        seed: the seed of the folds and of the classifier. The toolkit always has the
+            folds of seed 1111.
         kind: the classifier, a name of `ABOUT`.
         jobs: the number of fits at a time; 0 for one on each core.
 

@@ -52,9 +52,9 @@ class RetrievalFiles(base.Task[Retrieval]):
     main_metric = "ndcg@10"
     shown_metrics = ("recall@10", "recall@100", "mrr@10")
     protocol = (
-        "nDCG@10 of the cosine as trec_eval computes it, x 100; as in BEIR, a document "
-        "with the id of its query is left out, and a query without a relevant document "
-        "counts as 0"
+        "nDCG@10 of the cosine by trec_eval's formula, x 100; documents of equal "
+        "cosine stand in the order of the search; as in BEIR, a document with the id "
+        "of its query is left out, and a query without a relevant document counts as 0"
     )
 
     def __init__(self, paths: Sequence[str]):

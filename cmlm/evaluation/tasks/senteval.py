@@ -3,7 +3,8 @@
 Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449. Files, order of examples,
 folds and features are the toolkit's; `classifier` and `relatedness` describe the
 models. With several seeds, a metric is the mean over the seeds, and `METRIC_std` is the
-standard deviation (n - 1).
+standard deviation (n - 1). With further seeds, the folds change too. The toolkit keeps
+the folds of seed 1111 in nested cross-validation.
 """
 
 from __future__ import annotations
