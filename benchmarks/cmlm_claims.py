@@ -6,7 +6,7 @@
 The text is in sentences, one a line, with an empty line between documents. `base` makes
 a masked LM of the given weights: --base_steps of 64 passages of 64 tokens, AdamW 1e-4,
 so that little of a sentence encoder's geometry is left. Every arm then trains for
---steps from that base on 128 sentences a step (Yang et al., 2020,
+--steps from that base on 128 sentences a step, `both` on 256 (Yang et al., 2020,
 https://arxiv.org/abs/2012.14388, tables 1 and 2):
 
 mlm           more masked LM, 128 sentences

@@ -11,13 +11,14 @@ weights, sentences and processors for all, and in each round every arm once:
     openvino a plain conversion of the same weights, tokenizer included, likewise
     encode   cmlm.encode, from our export
     serving  its serving signature through the session loader, all strings in a request
-    hub      the plain TF Hub way: preprocessor at 128 tokens, encoder, batches of 32
+    hub      the plain TF Hub way: preprocessor, which pads to --seq_length, encoder,
+             batches of 32
 
 and the latency of one short string: median and 99th percentile of its requests in all
 rounds. The first request of a round pays for caches that the sentences before it have
 filled, so a mean would measure it above all. Sentences a second are medians of the
-rounds; ratios are to torch at the same precision, cosines to torch in float32, over
-sentences with equal token ids.
+rounds; ratios are to torch at the same precision. The cosine is that to torch at the
+first of --precisions that 99 % of the sentences reach. Every arm cuts at --seq_length.
 """
 
 import json
@@ -50,9 +51,7 @@ flags.DEFINE_list(
     ["8", "16", "32", "64"],
     "Batch sizes to try with torch; the best counts.",
 )
-flags.DEFINE_integer(
-    "seq_length", 128, "Longest sentence in tokens; torch uses its folder's."
-)
+flags.DEFINE_integer("seq_length", 128, "Longest sentence in tokens, in every arm.")
 flags.DEFINE_string("output", None, "The .json file to write.")
 flags.DEFINE_string("worker", None, "Internal: the arm that a child process runs.")
 flags.DEFINE_string("export", None, "Internal: the export it loads.")
@@ -167,6 +166,7 @@ def main(_) -> None:
                     started[arm, precision] = [
                         *(FLAGS.torch_python, os.path.join(here, PEERS[arm])),
                         *(FLAGS.model, sentence_file, str(FLAGS.threads), precision),
+                        str(FLAGS.seq_length),
                     ]
                 elif arm != "hub" or precision == "float32":
                     started[arm, precision] = [

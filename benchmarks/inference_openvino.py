@@ -1,7 +1,7 @@
 """The arm of `inference.py` that runs OpenVINO, in an environment with openvino, torch
 and sentence-transformers: a plain conversion of the same weights, batches by length.
 
-python benchmarks/inference_openvino.py MODEL SENTENCES.json THREADS PRECISION
+python benchmarks/inference_openvino.py MODEL SENTENCES.json THREADS PRECISION LIMIT
 """
 
 import json
@@ -33,13 +33,13 @@ def compile_model(model: SentenceTransformer, threads: int, precision: str):
 
 
 def main() -> None:
-    path, sentences, threads, precision = sys.argv[1:]
+    path, sentences, threads, precision, limit = sys.argv[1:]
     torch.set_num_threads(int(threads))
     with open(sentences, encoding="utf-8") as file:
         texts = json.load(file)
     model = SentenceTransformer(path, device="cpu")
     compiled = compile_model(model, int(threads), precision)
-    tokenizer, limit = model.tokenizer, model.max_seq_length
+    tokenizer = model.tokenizer
     pooling = model[1].pooling_mode
     if pooling != "mean":
         raise SystemExit(f"{path} pools by {pooling}; this arm knows mean")
@@ -53,7 +53,7 @@ def main() -> None:
                 [texts[row] for row in rows],
                 padding=True,
                 truncation=True,
-                max_length=limit,
+                max_length=int(limit),
                 return_tensors="np",
             )
             tokens = compiled({name: inputs[name] for name in NAMES})[0]

@@ -1,6 +1,6 @@
 """The arm of `inference.py` that runs sentence-transformers, in its own environment.
 
-python benchmarks/inference_torch.py MODEL SENTENCES.json THREADS PRECISION
+python benchmarks/inference_torch.py MODEL SENTENCES.json THREADS PRECISION LIMIT
 """
 
 import json
@@ -16,11 +16,13 @@ from sentence_transformers import SentenceTransformer
 
 
 def main() -> None:
-    path, sentences, threads, precision = sys.argv[1:]
+    path, sentences, threads, precision, limit = sys.argv[1:]
     torch.set_num_threads(int(threads))
     with open(sentences, encoding="utf-8") as file:
         texts = json.load(file)
     model = SentenceTransformer(path, device="cpu").to(getattr(torch, precision))
+    # The folder's own limit may be another than that of our exports.
+    model.max_seq_length = int(limit)
 
     def encode(batch_size, count):
         return model.encode(texts[:count], batch_size=batch_size)

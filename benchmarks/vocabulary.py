@@ -79,7 +79,11 @@ def learn_with_tokenizers(paths: dict[str, str], output: str) -> None:
 def run_arm(paths: dict[str, str]) -> None:
     """A child process: learns, and prints its time and memory."""
     with cli.quiet_imports():
-        import cmlm.vocabulary.learning  # noqa: F401  (its import is not to be timed)
+        # Imports are not to be measured.
+        import cmlm.vocabulary.learning  # noqa: F401
+
+        if FLAGS.arm == "tokenizers":
+            import tokenizers  # noqa: F401
 
     # Bytes of text are part of memory only if they are read.
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

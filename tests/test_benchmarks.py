@@ -11,6 +11,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 from absl import flags
 
@@ -355,6 +356,34 @@ def test_few_pairs_come_from_all_files_of_a_language(tmp_path):
     _dry("multilingual_stages", tmp_path, *flags, named)
     with gzip.open(tmp_path / "bitext-2" / "en-de.tsv.gz", "rt") as file:
         assert sorted(file) == ["a\tx\n", "b\tx\n"]
+
+
+# In place of libraries that the environment of the tests may lack.
+_PEER = """
+import json, types, sys
+import numpy as np
+sys.path.insert(0, "benchmarks")
+class SentenceTransformer:
+    max_seq_length = 256
+    def __init__(self, path, device): pass
+    def to(self, precision): return self
+    def encode(self, texts, batch_size=1): return np.full([1], self.max_seq_length)
+torch = types.SimpleNamespace(set_num_threads=lambda count: None, float32=None)
+sys.modules["torch"] = torch
+sys.modules["sentence_transformers"] = types.SimpleNamespace(
+    SentenceTransformer=SentenceTransformer
+)
+import inference_torch
+inference_torch.main()
+"""
+
+
+def test_torch_cuts_where_our_arms_do(tmp_path):
+    (tmp_path / "texts.json").write_text("[]")
+    command = [sys.executable, "-c", _PEER, "model", str(tmp_path / "texts.json")]
+    asked = json.dumps({"do": "save", "path": str(tmp_path / "vectors.npy")})
+    subprocess.run([*command, "1", "float32", "99"], input=asked.encode(), cwd=ROOT)
+    assert np.load(tmp_path / "vectors.npy").tolist() == [99]
 
 
 # --------------------------------------------------------------- errors in one line
