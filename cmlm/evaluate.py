@@ -448,7 +448,7 @@ def _score_model(name: str, encoder, tasks, pcr, work_dir: str | None, tell: Cal
 
     from cmlm.common import identity, versions
     from cmlm.evaluation import run
-    from cmlm.evaluation.kept import Kept
+    from cmlm.evaluation.resuming import Kept
 
     kept = None
     if work_dir:

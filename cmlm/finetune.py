@@ -170,16 +170,17 @@ def main(_) -> None:
 def _finetune_public(tasks, settings, seeds: list[int], output: str | None) -> None:
     """Trains on public tasks; writes results and predictions of each."""
     with cli.quiet_imports("evaluate"):
-        from cmlm.evaluation import layout, reading
+        from cmlm.evaluation import layout
+        from cmlm.evaluation.data_dir import DataDir
         from cmlm.finetuning import report, run
 
     outcomes, several = [], len(tasks) > 1
     if several:
         for task in tasks:
-            run.check(task, reading.DataDir(FLAGS.data_dir))
+            run.check(task, DataDir(FLAGS.data_dir))
     with _new_folders(output) as (directory, work):
         for task in tasks:
-            source = reading.DataDir(FLAGS.data_dir)
+            source = DataDir(FLAGS.data_dir)
             outcome = run.finetune(
                 FLAGS.model,
                 task,
@@ -215,7 +216,7 @@ def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
-        from cmlm.evaluation import reading
+        from cmlm.evaluation.data_dir import DataDir
         from cmlm.finetuning import report, run, saving
 
     def keep(model, tokenizer, seq_length, logits, folder):
@@ -233,7 +234,7 @@ def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
 
     with _new_folders(output) as (directory, work):
         saved = directory and os.path.join(directory, "model", saving.VERSION)
-        source = reading.DataDir(os.path.curdir)
+        source = DataDir(os.path.curdir)
         outcome = run.finetune(
             FLAGS.model,
             task,

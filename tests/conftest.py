@@ -47,7 +47,7 @@ ON_ONE_STACK = {
     *("test_campaign", "test_cli", "test_client", "test_corpus", "test_distill"),
     *("test_dev_server", "test_docs", "test_files", "test_stacking", "test_streams"),
     *("test_evaluate", "test_evaluation_predictions"),
-    *("test_evaluation_base", "test_evaluation_bitext", "test_evaluation_kept"),
+    *("test_evaluation_base", "test_evaluation_bitext", "test_evaluation_resuming"),
     *("test_evaluation_merging", "test_evaluation_own", "test_evaluation_report"),
     *("test_evaluation_tasks", "test_examples", "test_experiments"),
     *("test_external_encoders", "test_filters", "test_finetuning_own"),

@@ -17,7 +17,8 @@ from encoders import Table, WordCounts
 import cmlm
 from cmlm.common import arrays, files, packing, scratch
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, listing, reading, run, search, store
+from cmlm.evaluation import catalogue, listing, parsing, run, search, store
+from cmlm.evaluation.data_dir import EITHER, DataDir, MissingData
 from cmlm.finetuning import reviews
 from cmlm.mining import index
 
@@ -246,11 +247,11 @@ def test_margin_by_hand():
 def test_files_are_found_packed_or_in_their_folder(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.tsv.gz").write_bytes(gzip.compress(b"x\ty\r\n"))
-    source = reading.DataDir(str(tmp_path))
+    source = DataDir(str(tmp_path))
     path = source.find("other.tsv", "a.tsv", within="sub")
     assert source.table(path, 2) == [["x", "y"]]
     assert list(source.checksums) == ["sub/a.tsv.gz"]
-    with pytest.raises(reading.MissingData, match=f"{tmp_path}/b, {tmp_path}/sub/b"):
+    with pytest.raises(MissingData, match=f"{tmp_path}/b, {tmp_path}/sub/b"):
         source.find("b", within="sub")
     (tmp_path / "sub" / "a.tsv.gz").write_bytes(b"\x1f\x8b\x08broken")
     with pytest.raises(UserError, match="not a whole gzip file"):
@@ -258,11 +259,11 @@ def test_files_are_found_packed_or_in_their_folder(tmp_path):
 
 
 def test_damaged_files_are_refused(tmp_path):
-    source, path = reading.DataDir(str(tmp_path)), tmp_path / "file"
+    source, path = DataDir(str(tmp_path)), tmp_path / "file"
     path.write_bytes("caf\xe9\n".encode("latin-1"))
     with pytest.raises(UserError, match="is not utf-8-sig text"):
         source.lines(str(path))
-    assert source.lines(str(path), reading.EITHER) == ["caf\xe9"]
+    assert source.lines(str(path), EITHER) == ["caf\xe9"]
     path.write_bytes(b"")
     with pytest.raises(UserError, match="is empty"):
         source.lines(str(path))
@@ -281,9 +282,9 @@ def test_damaged_files_are_refused(tmp_path):
     with pytest.raises(
         UserError, match="line by line: a 1 line, b 2 lines; allowed: equal"
     ):
-        reading.check_parallel({"a": ["x"], "b": ["x", "y"]})
+        parsing.check_parallel({"a": ["x"], "b": ["x", "y"]})
     with pytest.raises(UserError, match="b, line 2: no sentence"):
-        reading.check_parallel({"a": ["x", "y"], "b": ["x", " "]})
+        parsing.check_parallel({"a": ["x", "y"], "b": ["x", " "]})
 
 
 @pytest.mark.parametrize("ending, pack", [("gz", gzip.compress), ("bz2", bz2.compress)])
@@ -294,7 +295,7 @@ def test_a_set_that_unpacks_without_end_is_refused(tmp_path, monkeypatch, ending
     assert content == b" " * (20 << 20)
     monkeypatch.setattr(packing, "_FREE_EXPANSION", 1 << 20)
     for read in (
-        reading.DataDir(str(tmp_path)).lines,
+        DataDir(str(tmp_path)).lines,
         lambda path: list(reviews.TASK.read(path)),
     ):
         with pytest.raises(UserError, match=f"{path} unpacks to more than 200 times i"):
@@ -398,7 +399,7 @@ def test_languages_of_tasks_are_those_of_their_data(shared_data):
     ]
     with pytest.raises(UserError, match="list_tasks=qq: no task has it; .* all, af"):
         catalogue.of_language("qq")
-    source = reading.DataDir(str(shared_data / "eval"))
+    source = DataDir(str(shared_data / "eval"))
     for name in ("tatoeba", "bucc", "bli", "multi-simlex", "stsb-multilingual"):
         (task,) = catalogue.select([name])
         parts = {code for part in task.find_parts(source) for code in part.split("-")}

@@ -8,7 +8,8 @@ from encoders import Table
 from sklearn.metrics import precision_recall_fscore_support
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, reading, store
+from cmlm.evaluation import catalogue, store
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import bitext
 
 
@@ -85,7 +86,7 @@ def tatoeba(tmp_path):
 def test_tatoeba_by_language(tatoeba):
     data_dir, model = tatoeba
     (task,) = catalogue.select(["tatoeba"])
-    data = task.read(reading.DataDir(data_dir))
+    data = task.read(DataDir(data_dir))
     assert list(data) == ["de", "el"]
     scores = task.score(data, model.encode)
     assert scores["accuracy/de"] == 100 and scores["accuracy_forward/el"] == 75
@@ -94,11 +95,11 @@ def test_tatoeba_by_language(tatoeba):
     assert scores["parts"] == 2
     assert set(task.sentences(data)) == set(model._table)
     (german,) = catalogue.select(["tatoeba-de"])
-    alone = german.score(german.read(reading.DataDir(data_dir)), model.encode)
+    alone = german.score(german.read(DataDir(data_dir)), model.encode)
     assert alone["accuracy"] == 100 and "accuracy/de" not in alone
     (french,) = catalogue.select(["tatoeba-fr"])
     with pytest.raises(UserError, match="no 'fr'; there are de, el"):
-        french.read(reading.DataDir(data_dir))
+        french.read(DataDir(data_dir))
 
 
 def without_first_direction(vectors):
@@ -120,7 +121,7 @@ def test_tatoeba_with_pcr_as_in_table_8(tmp_path):
             noisy = meaning + random.normal(0, 0.3, size=[40, 5]) + offset
             table |= dict(zip(texts, noisy, strict=True))
     (task,) = catalogue.select(["tatoeba"])
-    data = task.read(reading.DataDir(str(tmp_path)))
+    data = task.read(DataDir(str(tmp_path)))
     scores = task.score(data, Table(table).encode)
     for part in ("de", "fr"):
         x, y = (
@@ -150,7 +151,7 @@ def test_un_corpus_through_the_index(tmp_path):
     table = {text: np.eye(5)[row] for text, row in table.items()}
     table |= {"deux": np.eye(5)[2] + 0.1 * np.eye(5)[1], "uno": np.eye(5)[4]}
     (task,) = catalogue.select(["un"])
-    data = task.read(reading.DataDir(str(tmp_path)))
+    data = task.read(DataDir(str(tmp_path)))
     assert data["fr"].first == ["un", "deux", "trois", "un", "cinq"]
     with store.Store(Table(table)) as vectors:
         scores = task.score(data, vectors)
@@ -161,7 +162,7 @@ def test_un_corpus_through_the_index(tmp_path):
     assert (scores["sentences"], scores["exact"]) == (5, 1)
     (tmp_path / "un" / "UNv1.0.6way.fr").write_text("un\n")
     with pytest.raises(UserError, match="not line by line"):
-        task.read(reading.DataDir(str(tmp_path)))
+        task.read(DataDir(str(tmp_path)))
 
 
 def test_the_un_corpus_has_one_file_a_language(tmp_path):
@@ -175,26 +176,26 @@ def test_the_un_corpus_has_one_file_a_language(tmp_path):
     (task,) = catalogue.select(["un"])
     said = "'es' has the files .*devset.es and .*testset.es; allowed: one file a lang"
     with pytest.raises(UserError, match=said):
-        task.read(reading.DataDir(str(tmp_path)))
+        task.read(DataDir(str(tmp_path)))
     (tmp_path / "un" / "UNv1.0.testset.es").rename(
         tmp_path / "un" / "UNv1.0.testset.fr"
     )
     (tmp_path / "un" / "x[UN].ru").write_text("one\ntwo\n")
-    assert sorted(task.read(reading.DataDir(str(tmp_path)))) == ["es", "fr", "ru"]
+    assert sorted(task.read(DataDir(str(tmp_path)))) == ["es", "fr", "ru"]
 
 
 def test_files_of_ones_own(tmp_path):
     (tmp_path / "a.tsv").write_text("one\teins\tmore\ntwo\tzwei\n")
     for language, lines in {"en": "one\ntwo\n", "de": "eins\nzwei\n"}.items():
         (tmp_path / f"f.{language}").write_text(lines)
-    source = reading.DataDir(str(tmp_path))
+    source = DataDir(str(tmp_path))
     for paths in (["a.tsv"], ["f.en", "f.de"]):
         (data,) = bitext.BitextFiles(paths).read(source).values()
         assert (data.first, data.second) == (["one", "two"], ["eins", "zwei"])
     (tmp_path / "f.fr").write_text("un\ndeux\ntrois\n")
     assert list(bitext.BitextFiles(["f.en", "f.de", "f.fr"]).read(source)) == ["f.de"]
     with pytest.raises(UserError, match="f.en is both sides; allowed: two files"):
-        bitext.BitextFiles(["f.en", "f.en"]).read(reading.DataDir(str(tmp_path)))
+        bitext.BitextFiles(["f.en", "f.en"]).read(DataDir(str(tmp_path)))
     assert re.match("not line by line: .*f.en 2 .*f.fr 3", str(source.left_out["f.fr"]))
     paths = [f"{language}/test.txt" for language in ("en", "de", "fr")]
     for path in paths:
@@ -203,7 +204,7 @@ def test_files_of_ones_own(tmp_path):
     parts = bitext.BitextFiles(paths).read(source)
     assert list(parts) == [str(tmp_path / path) for path in paths[1:]]
     assert [part.second[0] for part in parts.values()] == [f"{p} 1" for p in paths[1:]]
-    source = reading.DataDir(str(tmp_path))
+    source = DataDir(str(tmp_path))
     (tmp_path / "a.tsv").write_text("one\teins\ntwo\t\n")
     with pytest.raises(UserError, match="column 2, line 2: no sentence"):
         bitext.BitextFiles(["a.tsv"]).read(source)
@@ -214,6 +215,6 @@ def test_files_of_ones_own(tmp_path):
 
 def test_public_tatoeba(shared_data):
     (task,) = catalogue.select(["tatoeba"])
-    data = task.read(reading.DataDir(str(shared_data / "eval")))
+    data = task.read(DataDir(str(shared_data / "eval")))
     assert len(data) == 20 and {"de", "zh", "sw", "ka"} <= set(data)
     assert {len(part.first) for part in data.values()} == {1000, 746, 548, 390}

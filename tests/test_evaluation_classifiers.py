@@ -9,7 +9,8 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from cmlm.evaluation import catalogue, classifier, perceptron, reading
+from cmlm.evaluation import catalogue, classifier, perceptron
+from cmlm.evaluation.data_dir import DataDir
 
 
 def fit(x, y, c):
@@ -57,7 +58,7 @@ def hashed(texts):
 @pytest.mark.large
 def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data):
     (task,) = catalogue.select(["mpqa"])
-    data = task.read(reading.DataDir(str(shared_data / "eval")))
+    data = task.read(DataDir(str(shared_data / "eval")))
     part = data["train"]
     # Every 60th example, in the toolkit's order.
     part.texts, part.labels = part.texts[::60], part.labels[::60]

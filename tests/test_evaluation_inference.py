@@ -9,7 +9,8 @@ from encoders import Table
 from texts import write_lines
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, reading, report, results, run, tables
+from cmlm.evaluation import catalogue, classifier, report, results, run, tables
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import inference
 
 LABELS = ("neutral", "entailment", "contradiction")
@@ -23,7 +24,7 @@ HEAD = (
 
 def read(name, folder):
     (task,) = catalogue.select([name])
-    return task, task.read(reading.DataDir(str(folder)))
+    return task, task.read(DataDir(str(folder)))
 
 
 def pairs(language, count):
@@ -98,7 +99,7 @@ def test_a_deviation_over_seeds_is_not_a_language(tmp_path):
     tasks = catalogue.select(["xnli"], seeds=[1, 2])
     for seed in (1, 2):
         tasks += catalogue.select(["xnli"], seeds=[seed])
-    data = tasks[0].read(reading.DataDir(str(tmp_path)))
+    data = tasks[0].read(DataDir(str(tmp_path)))
     random = np.random.default_rng(0)
     texts = sorted(set(tasks[0].sentences(data)))
     vectors = Table({text: random.normal(size=4) for text in texts})
@@ -203,7 +204,7 @@ def test_the_development_set_of_snli_chooses_the_regularization(tmp_path, name):
         "dev_accuracy": dev_accuracy,
         "train_pairs": 60,
     }
-    with pytest.raises(reading.MissingData, match="no 'dev'; there are en"):
+    with pytest.raises(MissingData, match="no 'dev'; there are en"):
         read("snli-dev", tmp_path)
 
 
@@ -213,7 +214,7 @@ def test_damage_is_named(tmp_path):
     with pytest.raises(UserError, match="not line by line"):
         read("xnli", tmp_path)
     (tmp_path / "xnli" / "test-labels.txt").unlink()
-    with pytest.raises(reading.MissingData, match="missing: .*test-labels.txt"):
+    with pytest.raises(MissingData, match="missing: .*test-labels.txt"):
         read("xnli", tmp_path)
     write_published(tmp_path)
     path = tmp_path / "XNLI-1.0" / "xnli.dev.tsv"

@@ -11,7 +11,7 @@ from sklearn import metrics
 from cmlm.common import arrays
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, classifier, run
-from cmlm.evaluation.reading import DataDir
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.evaluation.tasks import retrieval, user_files
 from cmlm.mining import index

@@ -7,14 +7,15 @@ from scipy import optimize, special, stats
 from texts import write
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, perceptron, reading, relatedness, run
+from cmlm.evaluation import catalogue, perceptron, relatedness, run
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import senteval, senteval_files, sts, xeval
 
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
 
 
 def read(name, data_dir):
-    return TASKS[name].read(reading.DataDir(str(data_dir)))
+    return TASKS[name].read(DataDir(str(data_dir)))
 
 
 # -------------------------------------------------------------------- training
@@ -87,7 +88,7 @@ def test_xeval_is_scored_by_language(tmp_path, english):
             rows = [f"{word} {'x' * n}\t{n % 2}" for n in range(8) for word in "ab"]
             (folder / f"sentiment-{part}").write_text("\n".join(rows), "utf-8")
     (task,) = catalogue.select(["xeval-sst2"], seeds=[1, 2])
-    data = task.read(reading.DataDir(str(tmp_path)))
+    data = task.read(DataDir(str(tmp_path)))
     assert list(data) == ["de", "en"]
     scores = task.score(data, WordCounts().encode)
     assert scores["accuracy"] == scores["accuracy/de"] == scores["accuracy/en"] >= 50
@@ -106,10 +107,10 @@ def test_xeval_is_scored_by_language(tmp_path, english):
     assert (scores["accuracy/de"], scores["accuracy/en"]) == (52, 48)
     assert scores["accuracy_std/de"] == scores["accuracy_std/en"] == np.sqrt(2)
     (german,) = catalogue.select(["xeval-sst2-de"])
-    assert list(german.read(reading.DataDir(str(tmp_path)))) == ["de"]
+    assert list(german.read(DataDir(str(tmp_path)))) == ["de"]
     (trec,) = catalogue.select(["xeval-trec"])
-    with pytest.raises(reading.MissingData, match="xeval/./TREC"):
-        trec.read(reading.DataDir(str(tmp_path)))
+    with pytest.raises(MissingData, match="xeval/./TREC"):
+        trec.read(DataDir(str(tmp_path)))
 
 
 def test_translations_are_read_as_utf_8_alone(tmp_path):
@@ -129,7 +130,7 @@ def test_sst5_and_sick_files(tmp_path):
         path = tmp_path / "SST" / "fine" / f"sentiment-{part}"
         path.write_text("4 very good\n0 bad\n", "utf-8")
     (sst5,) = catalogue.select(["sst5"])
-    data = sst5.read(reading.DataDir(str(tmp_path)))
+    data = sst5.read(DataDir(str(tmp_path)))
     assert data["test"].texts == [("bad",), ("very good",)]
     assert list(data["test"].labels) == [0, 4]
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
@@ -138,10 +139,10 @@ def test_sst5_and_sick_files(tmp_path):
         rows = "1\tA dog\tA\t4.5\tNEUTRAL\n2\tB\tB\t1\tCONTRADICTION\n"
         (tmp_path / "SICK" / f"{name}.txt").write_text(head + rows, "utf-8")
     entailment, related = catalogue.select(["sick-e", "sick-r-trained"])
-    parts = entailment.read(reading.DataDir(str(tmp_path)))
+    parts = entailment.read(DataDir(str(tmp_path)))
     assert parts["dev"].texts == [("B", "B"), ("A dog", "A")]
     assert list(parts["dev"].labels) == [0, 1]
-    parts = related.read(reading.DataDir(str(tmp_path)))
+    parts = related.read(DataDir(str(tmp_path)))
     assert list(parts["train"].labels) == [1, 4.5]
 
 
@@ -278,7 +279,7 @@ def test_mrpc_files_and_pair_features(tmp_path):
 def test_sst_uses_the_validation_file(tmp_path):
     for part, text in {"train": "good\t1\nbad\t0\n", "dev": "fine\t1\nno\t0\n"}.items():
         write(tmp_path / "SST" / "binary" / f"sentiment-{part}", text * 4)
-    with pytest.raises(reading.MissingData, match="sentiment-test"):
+    with pytest.raises(MissingData, match="sentiment-test"):
         read("sst2", tmp_path)
     write(tmp_path / "SST" / "binary" / "sentiment-test", "good one\t1\n\t0\n")
     data = read("sst2", tmp_path)

@@ -15,7 +15,8 @@ from sklearn.linear_model import LogisticRegression
 from texts import write_lines
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, reading, run
+from cmlm.evaluation import catalogue, classifier, run
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import (
     agnosticity,
     analogy,
@@ -32,7 +33,7 @@ from cmlm.evaluation.tasks import (
 
 def read(name, data_dir):
     (task,) = catalogue.select([name])
-    return task, task.read(reading.DataDir(str(data_dir)))
+    return task, task.read(DataDir(str(data_dir)))
 
 
 # -------------------------------------------------------------------- mining
@@ -253,7 +254,7 @@ _PUBLISHED_SIZES = {
 
 def test_crossed_sets_have_the_published_sizes(shared_data):
     (task,) = catalogue.select(["multi-simlex-cross"])
-    source = reading.DataDir(str(shared_data / "eval"))
+    source = DataDir(str(shared_data / "eval"))
     where = task.find_parts(source)
     for part, size in _PUBLISHED_SIZES.items():
         pairs = task.read_part(source, part, where[part])
@@ -263,9 +264,10 @@ def test_crossed_sets_have_the_published_sizes(shared_data):
 def test_crossed_sets_do_not_depend_on_the_hash_seed(shared_data):
     """This process has a seed by chance."""
     program = f"""
-from cmlm.evaluation import catalogue, reading
+from cmlm.evaluation import catalogue
+from cmlm.evaluation.data_dir import DataDir, MissingData
 (task,) = catalogue.select(["multi-simlex-cross-en-fr"])
-data = task.read(reading.DataDir({str(shared_data / "eval")!r}))["en-fr"]
+data = task.read(DataDir({str(shared_data / "eval")!r}))["en-fr"]
 found = repr((data.first, data.second, list(data.gold)))
 """
     here = {}
@@ -367,20 +369,20 @@ def test_entity_linking_in_the_released_layout(tmp_path):
     # Only the first mention is right: "mystery" and "tumour" find C2.
     assert scores == {"accuracy": 25, "accuracy@5": 100, "released": 1}
     assert linking.processed("Alzheimer's  (Disease)") == "alzheimer s disease"
-    with pytest.raises(reading.MissingData):
+    with pytest.raises(MissingData):
         read("bc5cdr-disease", tmp_path)
     # The folder of one corpus holds files with the names of those of the others.
     assert read("ncbi-disease", folder)[1] == data
-    with pytest.raises(reading.MissingData):
+    with pytest.raises(MissingData):
         read("bc5cdr-disease", folder)
     write_lines(folder / "processed_test" / "7.concept", [rows[2]])
     with pytest.raises(UserError, match="processed_test has no mention with a concept"):
         read("ncbi-disease", tmp_path)
     (folder / "test_dictionary.txt").unlink()
-    with pytest.raises(reading.MissingData, match="missing: .*test_dictionary.txt"):
+    with pytest.raises(MissingData, match="missing: .*test_dictionary.txt"):
         read("ncbi-disease", tmp_path)
     write_lines(folder / "test" / "NCBItestset_corpus.txt", ["1|t|Flu"])
-    with pytest.raises(reading.MissingData, match=r"missing: .*medic-\*"):
+    with pytest.raises(MissingData, match=r"missing: .*medic-\*"):
         read("ncbi-disease", tmp_path)
 
 
@@ -457,7 +459,7 @@ def test_sts_in_other_languages(tmp_path):
     assert task.score(data, encode)["spearman"] == pytest.approx(100)
     assert asked[-1] == "ru"
     for name, track in (("sts17", "1.ar-ar"), ("sts17-en", "5.en-en")):
-        with pytest.raises(reading.MissingData, match=f"STS.input.track{track}.txt"):
+        with pytest.raises(MissingData, match=f"STS.input.track{track}.txt"):
             read(name, tmp_path / "sts-ru")
 
 
@@ -498,7 +500,7 @@ def test_analogy_files(tmp_path):
     # Other sets in the folder are not taken for analogies.
     mrpc = tmp_path / "other" / "senteval" / "MRPC" / "msr_paraphrase_test.txt"
     write_lines(mrpc, ["a\tb\tc\td\te"])
-    with pytest.raises(reading.MissingData, match="ulr-analogy/semantic"):
+    with pytest.raises(MissingData, match="ulr-analogy/semantic"):
         read("ulr-analogy", tmp_path / "other")
     write_lines(
         tmp_path / "lexical" / "questions-words.txt",

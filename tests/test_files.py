@@ -23,7 +23,7 @@ from cmlm import cli
 from cmlm.common import checksums, files, leftovers, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +44,7 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     said = f"^{pipe} is a pipe or a device; allowed: a file, because the text is read"
     with pytest.raises(UserError, match=said), files.open_text(pipe):
         pass
-    assert reading.DataDir(str(tmp_path)).find("pipe") == pipe
+    assert DataDir(str(tmp_path)).find("pipe") == pipe
 
 
 def test_expand_takes_a_name_with_glob_characters_literally(tmp_path):

@@ -16,7 +16,7 @@ from cmlm.common.keras import keras
 from cmlm.encoders import opening
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.finetuning import catalogue, examples, glue, report, training
 from cmlm.finetuning import run as finetuning
 from cmlm.finetuning.glue import Row
@@ -357,10 +357,10 @@ def test_the_command_leaves_results_and_predictions(directory, tmp_path):
 @pytest.mark.parametrize("name", ["rte", "amazon", "cola"])
 def test_texts_that_share_a_sequence_need_two_segments(tmp_path, name):
     directory = model_dirs.write(tmp_path / "one", **{"model.type_vocab_size": 1})
-    source = reading.DataDir(str(tmp_path))
+    source = DataDir(str(tmp_path))
     task = catalogue.TASKS[name]
     # The other tasks get as far as their files.
-    error = UserError if name == "rte" else reading.MissingData
+    error = UserError if name == "rte" else MissingData
     with pytest.raises(error) as raised:
         finetuning.finetune(directory, task, source, training.Settings(), [0], None)
     if name == "rte":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cmlm.errors import UserError
-from cmlm.evaluation.reading import DataDir, MissingData
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.finetuning import catalogue, glue
 
 # What the public files look like: header and row with labels, header and row of tests.

@@ -16,7 +16,7 @@ from sklearn import metrics
 
 from cmlm.encoders import locating, opening
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning import catalogue, finished, labelled, run, training
 from export import dev_server
 
@@ -272,7 +272,7 @@ def test_scores_that_nothing_correlates_with_are_refused(directory, tmp_path):
     task = labelled.find_task(str(train), dev=str(dev))
     settings = training.Settings(epochs=1)
     with pytest.raises(UserError, match="dev.tsv .dev. has 3 examples with 1 distinct"):
-        run.finetune(directory, task, reading.DataDir("."), settings, [0], None)
+        run.finetune(directory, task, DataDir("."), settings, [0], None)
 
 
 def test_a_stopped_run_goes_on_after_its_finished_seeds(
@@ -292,7 +292,7 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
 
         capsys.readouterr()
         work.mkdir(exist_ok=True)
-        source = reading.DataDir(".")
+        source = DataDir(".")
         outcome = run.finetune(
             directory, task, source, settings, seeds, None, keep, str(work)
         )

@@ -7,7 +7,7 @@ import pytest
 
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.evaluation.reading import DataDir
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, transfer
 from cmlm.finetuning import catalogue, examples, training
 from cmlm.finetuning.tasks import Row

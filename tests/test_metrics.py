@@ -5,7 +5,8 @@ import pytest
 from scipy import stats
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, metrics, reading
+from cmlm.evaluation import catalogue, classifier, metrics
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.mining import margins
 
 
@@ -59,7 +60,7 @@ def test_scores_that_nothing_correlates_with_are_refused(gold, said, tmp_path):
     path.write_text("".join(f"a\tb\t{score}\n" for score in gold))
     (task,) = catalogue.select([f"sts:{path}"])
     with pytest.raises(UserError, match=f"own.tsv has {said}; allowed for a corr"):
-        task.read(reading.DataDir(str(tmp_path)))
+        task.read(DataDir(str(tmp_path)))
 
 
 def test_accuracy_and_f1_by_hand():

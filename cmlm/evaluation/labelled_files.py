@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from cmlm.common import files
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import parsing
 
 TEXTS = (("text",), ("text1", "text2"))
 LABELS = ("label", "labels", "score")
@@ -33,8 +33,8 @@ SEPARATOR = "|"
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the cells of each line that is not empty."""
     with files.open_text(path) as lines:
-        if reading.is_csv(path):
-            for number, cells in reading.csv_rows(path, lines):
+        if parsing.is_csv(path):
+            for number, cells in parsing.csv_rows(path, lines):
                 if cells:
                     yield number, cells
             return
@@ -68,7 +68,7 @@ def columns_of(
     if len(texts) != 1 or len(labels) != 1:
         between = ""
         if len(names) == 1 and any(each in names[0] for each in ",;\t"):
-            kind = "commas" if reading.is_csv(path) else "tabs"
+            kind = "commas" if parsing.is_csv(path) else "tabs"
             between = f", with {kind} between the columns"
         wanted = ", ".join(allowed)
         if len(allowed) > 1:
@@ -91,7 +91,7 @@ def read(
     """
     names = _header(path)
     wanted = [*texts, column] if with_labels else list(texts)
-    places = reading.columns(names, wanted, path)
+    places = parsing.columns(names, wanted, path)
     is_empty = True
     for number, cells in itertools.islice(_rows(path), 1, None):
         is_empty = False
@@ -117,4 +117,4 @@ def names_of(labels: str) -> list[str]:
 
 def number_of(text: str, where: str) -> float:
     """Reads a score; raises UserError if it is not a finite number."""
-    return reading.parse_score(text, -math.inf, math.inf, where)
+    return parsing.parse_score(text, -math.inf, math.inf, where)

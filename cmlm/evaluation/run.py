@@ -15,8 +15,8 @@ import numpy as np
 from cmlm.common import files
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
-from cmlm.evaluation.kept import Kept
-from cmlm.evaluation.reading import DataDir, reason
+from cmlm.evaluation.data_dir import DataDir, reason
+from cmlm.evaluation.resuming import Kept
 from cmlm.evaluation.store import (
     Change,
     LanguageStores,

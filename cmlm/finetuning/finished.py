@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cmlm.common import versions
-from cmlm.evaluation.kept import Kept
+from cmlm.evaluation.resuming import Kept
 
 
 class Finished:

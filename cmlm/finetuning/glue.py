@@ -17,7 +17,8 @@ import numpy as np
 from cmlm.common import files
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import parsing
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning.tasks import Row, Task
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class GlueTask(Task):
     columns: tuple[str, ...] = ()
     may_be_damaged: bool = False
 
-    def find(self, source: reading.DataDir, name: str) -> list[str]:
+    def find(self, source: DataDir, name: str) -> list[str]:
         """See `Task.find`.
 
         The file lies in the task's folder, directly or within GLUE's folder, or
@@ -64,7 +65,7 @@ class GlueTask(Task):
             names: Sequence[str] = self.columns if with_labels else ()
             if not names:
                 _, names = next(rows, (1, []))
-            places = reading.columns(names, wanted, path)
+            places = parsing.columns(names, wanted, path)
             index = next((names.index(name) for name in _INDEX if name in names), None)
             for line, columns in rows:
                 if len(columns) <= max(places):
@@ -93,8 +94,8 @@ class GlueTask(Task):
     def _parse_label(self, text: str, where: str) -> float:
         text = text.strip()
         if self.is_regression:
-            return reading.parse_score(text, _LOWEST, _HIGHEST, where)
-        return reading.parse_label(text, self.classes, where)
+            return parsing.parse_score(text, _LOWEST, _HIGHEST, where)
+        return parsing.parse_label(text, self.classes, where)
 
     def write_predictions(
         self, file: TextIO, indices: Iterable[str], logits: np.ndarray

@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import labelled_files, metrics, reading
+from cmlm.evaluation import labelled_files, metrics, parsing
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning.tasks import Row, Task
 
 PREFIX = "file:"
@@ -46,7 +47,7 @@ class FileTask(Task):
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     holds_out: bool = False
 
-    def find(self, source: reading.DataDir, name: str) -> list[str]:
+    def find(self, source: DataDir, name: str) -> list[str]:
         """See `Task.find`."""
         return [self.files[name]]
 
@@ -71,9 +72,9 @@ class FileTask(Task):
         if self.is_regression:
             return labelled_files.number_of(label, where)
         if not self.is_several:
-            return reading.parse_label(label, self.classes, where)
+            return parsing.parse_label(label, self.classes, where)
         chosen = [
-            reading.parse_label(name, self.classes, where)
+            parsing.parse_label(name, self.classes, where)
             for name in labelled_files.names_of(label)
         ]
         return tuple(float(number in chosen) for number in range(len(self.labels)))

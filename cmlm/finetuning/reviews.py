@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cmlm.common import files, utf8
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, transfer
 from cmlm.finetuning.tasks import Row, Task
 
@@ -25,7 +25,7 @@ class ReviewsTask(Task):
     and the languages; a language's file is the held-out test reviews of all domains.
     """
 
-    def find(self, source: reading.DataDir, name: str) -> list[str]:
+    def find(self, source: DataDir, name: str) -> list[str]:
         """See `Task.find`."""
         if name in (self.train, "dev"):
             return transfer.find_reviews(source, "en", "train")

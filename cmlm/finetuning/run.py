@@ -21,7 +21,8 @@ from cmlm.encoders.opened_weights import (
 )
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import metrics
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.finetuning import examples, tasks, training
 from cmlm.finetuning.examples import Examples
 from cmlm.finetuning.finished import Finished, best
@@ -69,7 +70,7 @@ class Data:
         return {name: part.labels for name, part in self.parts.items()}
 
 
-def check(task: tasks.Task, source: reading.DataDir) -> None:
+def check(task: tasks.Task, source: DataDir) -> None:
     """Reads the files of a task without tokenising them.
 
     With several tasks, a missing or damaged file then shows before the first of them
@@ -82,7 +83,7 @@ def check(task: tasks.Task, source: reading.DataDir) -> None:
     for name in (*task.needed, *(name for _, name in (*task.heldout, *task.tests))):
         try:
             paths = task.find(source, name)
-        except reading.MissingData:
+        except MissingData:
             if name in task.needed:
                 raise
             continue
@@ -93,7 +94,7 @@ def check(task: tasks.Task, source: reading.DataDir) -> None:
 
 def read(
     task: tasks.Task,
-    source: reading.DataDir,
+    source: DataDir,
     opened: OpenedWeights,
     seq_length: int,
 ) -> Data:
@@ -109,13 +110,13 @@ def read(
     for _, name in task.heldout:
         try:
             paths[name] = task.find(source, name)
-        except reading.MissingData as error:
+        except MissingData as error:
             print(f"no score for {name}: {error}", file=sys.stderr)
     for answer, name in task.tests:
         try:
             paths[name] = task.find(source, name)
             tests[name] = answer
-        except reading.MissingData as error:
+        except MissingData as error:
             print(f"no predictions in {answer}: {error}", file=sys.stderr)
     parts = {
         name: examples.encode(
@@ -136,7 +137,7 @@ def read(
 def finetune(
     model: str,
     task: tasks.Task,
-    source: reading.DataDir,
+    source: DataDir,
     settings: training.Settings,
     seeds: Sequence[int],
     seq_length: int | None,

@@ -11,7 +11,8 @@ import numpy as np
 from scipy import special
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import metrics
+from cmlm.evaluation.data_dir import DataDir
 
 
 def _matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
@@ -128,11 +129,11 @@ class Task:
         """
         raise NotImplementedError
 
-    def find(self, source: reading.DataDir, name: str) -> list[str]:
+    def find(self, source: DataDir, name: str) -> list[str]:
         """The paths of a file of the task, by its name in `train`, `dev` and so on.
 
         Raises:
-            reading.MissingData: the file is missing.
+            MissingData: the file is missing.
         """
         raise NotImplementedError
 

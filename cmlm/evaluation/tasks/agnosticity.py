@@ -29,7 +29,8 @@ from cmlm.common import arrays
 from cmlm.common.components import without_component
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, metrics, reading
+from cmlm.evaluation import classifier, metrics, parsing
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base
 from cmlm.mining import exact
 
@@ -127,7 +128,7 @@ class _Layout:
     within: tuple[str, ...]
     has_header: bool
 
-    def paths(self, source: reading.DataDir, part: str) -> dict[str, str]:
+    def paths(self, source: DataDir, part: str) -> dict[str, str]:
         """The files of a part, by language."""
         named = re.compile(self.name.format(part=part, language="(..)") + r"(\.gz)?$")
         found = self.name.format(part=part, language="??")
@@ -135,18 +136,18 @@ class _Layout:
             named.search(path)[1]: path for path in source.matching(found, self.within)
         }
 
-    def sentences(self, source: reading.DataDir, path: str) -> list[str]:
+    def sentences(self, source: DataDir, path: str) -> list[str]:
         """The first sentence of each pair."""
         numbered = list(enumerate(_unquoted(source.table(path, 2)), 1))
         column, label = 0, 2
         if self.has_header:
             _, head = numbered.pop(0)
-            column, label = reading.columns(head, ["sentence1", "label"], path)
+            column, label = parsing.columns(head, ["sentence1", "label"], path)
         for number, row in numbered:
             # XNLI's files have the same names and columns, but other labels.
             if len(row) > label:
                 where = f"{path}, line {number}"
-                reading.parse_label(row[label].strip(), _LABELS, where)
+                parsing.parse_label(row[label].strip(), _LABELS, where)
         return [row[column].strip() for _, row in numbered]
 
 
@@ -185,7 +186,7 @@ class PawsX(LanguageAgnosticity):
     name = "pawsx"
     languages = ("de", "en", "es", "fr", "ja", "ko", "zh")
 
-    def read(self, source: reading.DataDir) -> Pool:
+    def read(self, source: DataDir) -> Pool:
         layout = self._layout(source)
         texts = self._read(source, layout, "test")
         fitted = self._read(source, layout, "dev")
@@ -206,16 +207,16 @@ class PawsX(LanguageAgnosticity):
         _check_pool(pool.fitted)
         return pool
 
-    def _layout(self, source: reading.DataDir) -> _Layout:
+    def _layout(self, source: DataDir) -> _Layout:
         """The first layout that the folder holds; the first of all if it holds none."""
         for layout in _LAYOUTS:
-            with contextlib.suppress(reading.MissingData):
+            with contextlib.suppress(MissingData):
                 layout.paths(source, "test")
                 return layout
         return _LAYOUTS[0]
 
     def _read(
-        self, source: reading.DataDir, layout: _Layout, part: str
+        self, source: DataDir, layout: _Layout, part: str
     ) -> dict[str, list[str]]:
         paths = layout.paths(source, part)
         columns: dict[str, list[str]] = {}
@@ -225,7 +226,7 @@ class PawsX(LanguageAgnosticity):
                 # A language is damaged if its lines are not those of the first one.
                 first = next(iter(columns), name)
                 both = {paths[first]: columns.get(first, lines), paths[name]: lines}
-                reading.check_parallel(both)
+                parsing.check_parallel(both)
                 columns[name] = lines
         return {name: columns[name] for name in paths if name in columns}
 
@@ -241,14 +242,14 @@ class AgnosticityFiles(LanguageAgnosticity):
         self.name = "agnosticity:" + ":".join(paths)
         self._paths = paths
 
-    def read(self, source: reading.DataDir) -> Pool:
+    def read(self, source: DataDir) -> Pool:
         columns = {}
         for name in self._paths:
             path = source.find_own(name)
             columns[path] = [line.strip() for line in source.lines(path)]
         _check_pool(columns)
         named = dict(
-            zip(reading.short_names([*columns]), columns.values(), strict=True)
+            zip(parsing.short_names([*columns]), columns.values(), strict=True)
         )
         return Pool(
             {name: lines[0::2] for name, lines in named.items()},
@@ -257,7 +258,7 @@ class AgnosticityFiles(LanguageAgnosticity):
 
 
 def _check_pool(columns: dict[str, list[str]]) -> None:
-    reading.check_parallel(columns)
+    parsing.check_parallel(columns)
     if len(columns) < 2:
         raise UserError(f"{', '.join(columns)}: one language; allowed: at least two")
     for path, lines in columns.items():

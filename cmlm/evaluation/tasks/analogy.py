@@ -20,7 +20,7 @@ import numpy as np
 
 from cmlm.common import arrays
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base
 
 _AT_ONCE = 1024
@@ -53,7 +53,7 @@ class UniversalAnalogy(base.Task[dict[str, Questions]]):
         "semantic and syntactic, the whole the mean of the levels"
     )
 
-    def read(self, source: reading.DataDir) -> dict[str, Questions]:
+    def read(self, source: DataDir) -> dict[str, Questions]:
         groups: dict[str, list[list[str]]] = {}
         paths = []
         for kind in ("semantic", "syntactic"):
@@ -102,7 +102,7 @@ class GoogleAnalogy(base.Task[dict[str, Questions]]):
     main_metric = "accuracy"
     protocol = "accuracy of 3CosAdd among all words of the file, over questions, x 100"
 
-    def read(self, source: reading.DataDir) -> dict[str, Questions]:
+    def read(self, source: DataDir) -> dict[str, Questions]:
         path = source.find("questions-words.txt", within="lexical")
         kinds: dict[str, list[list[str]]] = {}
         kind = None

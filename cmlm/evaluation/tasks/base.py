@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from cmlm.evaluation import metrics
-from cmlm.evaluation.reading import DataDir, MissingData
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.store import VectorsOnDisk
 
 # SentEval's own seed, so that the folds are the same as in the toolkit.

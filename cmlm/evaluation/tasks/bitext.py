@@ -25,7 +25,8 @@ from cmlm.common import arrays
 from cmlm.common.components import without_component
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import averages, metrics, reading, search, tatoeba_codes
+from cmlm.evaluation import averages, metrics, parsing, search, tatoeba_codes
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 4
@@ -133,7 +134,7 @@ class Tatoeba(Retrieval):
 
     languages = ("en", *averages.TATOEBA)
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: DataDir) -> dict[str, str]:
         # Either side's file names a language, so that a missing side is noticed.
         paths = source.matching("tatoeba.*-eng.*", within=_TATOEBA_FOLDERS)
         found = [
@@ -145,7 +146,7 @@ class Tatoeba(Retrieval):
             if stem and stem[3] in ("eng", stem[2])
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Bitext:
+    def read_part(self, source: DataDir, part: str, where: str) -> Bitext:
         code = where.rpartition("tatoeba.")[2].removesuffix("-eng")
         bitext = _read_lines(source, f"{where}.{code}", f"{where}.eng")
         bitext.languages = (part, "en")
@@ -196,7 +197,7 @@ class UnCorpus(base.PartedTask[Bitext]):
     )
     languages = ("ar", "en", "es", "fr", "ru", "zh")
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, str]]:
+    def find_parts(self, source: DataDir) -> dict[str, tuple[str, str]]:
         parts: dict[str, tuple[str, str]] = {}
         stems: dict[str, str] = {}
         for english in source.matching(os.path.join("un", "*.en")):
@@ -213,14 +214,12 @@ class UnCorpus(base.PartedTask[Bitext]):
                     )
                 parts[language] = (path, english)
         if not parts:
-            raise reading.MissingData("un/*.en has no file in another language beside")
+            raise MissingData("un/*.en has no file in another language beside")
         return parts
 
-    def read_part(
-        self, source: reading.DataDir, part: str, where: tuple[str, str]
-    ) -> Bitext:
+    def read_part(self, source: DataDir, part: str, where: tuple[str, str]) -> Bitext:
         columns = {path: source.lines(path) for path in where}
-        reading.check_line_counts(columns)
+        parsing.check_line_counts(columns)
         bitext = Bitext([], [], (part, "en"))
         for first, second in zip(*columns.values(), strict=True):
             if first.strip() and second.strip():
@@ -273,17 +272,15 @@ class BitextFiles(Retrieval):
         super().__init__("bitext:" + ":".join(paths))
         self._paths = list(paths)
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, tuple[str, ...]]:
+    def find_parts(self, source: DataDir) -> dict[str, tuple[str, ...]]:
         paths = [source.find_own(path) for path in self._paths]
         if len(paths) == 1:
             return {paths[0]: (paths[0],)}
         pivot, *others = paths
-        names = reading.short_names(others)
+        names = parsing.short_names(others)
         return {name: (pivot, path) for name, path in zip(names, others, strict=True)}
 
-    def read_part(
-        self, source: reading.DataDir, part: str, where: tuple[str, ...]
-    ) -> Bitext:
+    def read_part(self, source: DataDir, part: str, where: tuple[str, ...]) -> Bitext:
         if len(where) == 1:
             return _read_tsv(source, where[0])
         return _read_lines(source, *where)
@@ -295,7 +292,7 @@ TASKS = [Tatoeba("tatoeba"), UnCorpus("un")]
 # -------------------------------------------------------------------- reading
 
 
-def _read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
+def _read_lines(source: DataDir, first: str, second: str) -> Bitext:
     """Reads two files; line i of one translates line i of the other.
 
     Raises:
@@ -306,12 +303,12 @@ def _read_lines(source: reading.DataDir, first: str, second: str) -> Bitext:
     columns = {path: source.lines(source.find(path)) for path in (first, second)}
     if len(columns) < 2:
         raise UserError(f"{first} is both sides; allowed: two files")
-    reading.check_parallel(columns)
+    parsing.check_parallel(columns)
     x, y = ([line.strip() for line in lines] for lines in columns.values())
     return _checked(Bitext(x, y), first)
 
 
-def _read_tsv(source: reading.DataDir, path: str) -> Bitext:
+def _read_tsv(source: DataDir, path: str) -> Bitext:
     """Reads a file of `sentence<TAB>translation`; further columns are ignored.
 
     Raises:
@@ -321,7 +318,7 @@ def _read_tsv(source: reading.DataDir, path: str) -> Bitext:
     rows = source.table(path, 2)
     first = [row[0].strip() for row in rows]
     second = [row[1].strip() for row in rows]
-    reading.check_parallel({f"{path}, column 1": first, f"{path}, column 2": second})
+    parsing.check_parallel({f"{path}, column 1": first, f"{path}, column 2": second})
     return _checked(Bitext(first, second), path)
 
 

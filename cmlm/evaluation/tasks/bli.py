@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.common import arrays
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base
 from cmlm.mining import exact
 
@@ -58,7 +58,7 @@ class Bli(base.PartedTask[Lexicon]):
         "orthogonal mapping learnt on the training dictionary"
     )
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: DataDir) -> dict[str, str]:
         paths = source.matching(
             os.path.join("*-*", "yacle.test.freq.2k.*.tsv"), within="bli"
         )
@@ -67,7 +67,7 @@ class Bli(base.PartedTask[Lexicon]):
             os.path.basename(os.path.dirname(path)): path for path in reversed(paths)
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Lexicon:
+    def read_part(self, source: DataDir, part: str, where: str) -> Lexicon:
         test = [row[:2] for row in source.table(where, 2)]
         gold: dict[str, set[str]] = {}
         for word, translation in test:

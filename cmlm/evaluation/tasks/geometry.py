@@ -26,7 +26,8 @@ from scipy.special import logsumexp
 from cmlm.common import arrays
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import metrics
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, senteval_files
 
 _STRINGS = 10_000
@@ -69,7 +70,7 @@ class Geometry(base.Task[Strings]):
         "vectors of length 1; the printed formula of IS does not give the printed IS"
     )
 
-    def read(self, source: reading.DataDir) -> Strings:
+    def read(self, source: DataDir) -> Strings:
         examples = senteval_files.sts_benchmark_part(source, "train")
         texts = dict.fromkeys(text for pair in examples.texts for text in pair)
         similar = [
@@ -136,7 +137,7 @@ class GeometryFiles(Geometry):
         self.name = "geometry:" + ":".join(paths)
         self._paths = paths
 
-    def read(self, source: reading.DataDir) -> Strings:
+    def read(self, source: DataDir) -> Strings:
         texts: dict[str, None] = {}
         for name in self._paths:
             lines = source.lines(source.find_own(name))

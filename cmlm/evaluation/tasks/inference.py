@@ -21,7 +21,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import averages, reading
+from cmlm.evaluation import averages, parsing
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import transfer
 from cmlm.evaluation.tasks.senteval_files import Examples
 
@@ -56,20 +57,20 @@ class Xnli(_Inference):
         "development set, regularization chosen on 10 %; mean over the other languages"
     )
 
-    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: DataDir) -> dict[str, Examples]:
         try:
             paths = [
                 source.find(f"xnli.{part}.tsv", within="XNLI-1.0")
                 for part in ("dev", "test")
             ]
-        except reading.MissingData:
+        except MissingData:
             dev = _by_language(source, "dev", "en")
             test = _by_language(source, "test", "*")
         else:
             dev, test = (_published(source, path) for path in paths)
         source.check_found(test, "en")
         if "en" not in dev or "en" not in test:
-            raise reading.MissingData("missing: English in XNLI's dev and test files")
+            raise MissingData("missing: English in XNLI's dev and test files")
         _leave_out_truncated(source, test)
         return {"train": dev["en"], **test}
 
@@ -84,25 +85,25 @@ class Snli(_Inference):
         "on 90 % of the development set, regularization chosen on 10 %"
     )
 
-    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: DataDir) -> dict[str, Examples]:
         dev, test = self._part(source, "dev"), self._part(source, "test")
         try:
             train = self._part(source, "train")
-        except reading.MissingData:
+        except MissingData:
             return {"train": dev, "en": test}
         return {"train": train, "dev": dev, "en": test}
 
-    def _part(self, source: reading.DataDir, part: str) -> Examples:
+    def _part(self, source: DataDir, part: str) -> Examples:
         columns = {}
         for name in ("s1", "s2", "labels"):
             path = source.find(f"{name}.{part}", within=("SNLI", "snli"))
             columns[path] = source.lines(path)
-        reading.check_line_counts(columns)
+        parsing.check_line_counts(columns)
         first, second, labels = columns.values()
         return _examples(enumerate(zip(first, second, labels, strict=True), 1), path)
 
 
-def _leave_out_truncated(source: reading.DataDir, test: dict[str, Examples]) -> None:
+def _leave_out_truncated(source: DataDir, test: dict[str, Examples]) -> None:
     """Leaves out languages without as many pairs as English: all are translations."""
     wanted = len(test["en"].texts)
     for language, examples in list(test.items()):
@@ -115,11 +116,11 @@ def _leave_out_truncated(source: reading.DataDir, test: dict[str, Examples]) -> 
                 )
 
 
-def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
+def _published(source: DataDir, path: str) -> dict[str, Examples]:
     """Reads XNLI-1.0's file of all languages; its first row names the columns."""
     head, *rows = source.table(path, 8)
     wanted = ("language", "sentence1", "sentence2", "gold_label")
-    places = reading.columns(head, wanted, path)
+    places = parsing.columns(head, wanted, path)
     found: dict[str, list] = {}
     for number, row in enumerate(rows, 2):
         language, *example = (row[place] for place in places)
@@ -131,12 +132,12 @@ def _published(source: reading.DataDir, path: str) -> dict[str, Examples]:
     return parts
 
 
-def _by_language(source: reading.DataDir, part: str, which: str) -> dict[str, Examples]:
+def _by_language(source: DataDir, part: str, which: str) -> dict[str, Examples]:
     labels = missing = None
     if part == "test":
         try:
             labels = source.lines(source.find("test-labels.txt", within="xnli"))
-        except reading.MissingData as error:
+        except MissingData as error:
             missing = error
     found = {}
     for path in source.matching(f"{part}-{which}.tsv", within="xnli"):
@@ -145,13 +146,13 @@ def _by_language(source: reading.DataDir, part: str, which: str) -> dict[str, Ex
         with source.part(language):
             rows = source.table(path, 2)
             if labels:
-                reading.check_line_counts({path: rows, "test-labels.txt": labels})
+                parsing.check_line_counts({path: rows, "test-labels.txt": labels})
                 both = zip(rows, labels, strict=True)
                 rows = [[*row[:2], label] for row, label in both]
             elif missing and max(map(len, rows)) < 3:
                 raise missing
             else:
-                reading.check_columns(path, enumerate(rows, 1), 3, or_more=True)
+                parsing.check_columns(path, enumerate(rows, 1), 3, or_more=True)
                 rows = [row[:3] for row in rows]
             found[language] = _examples(enumerate(rows, 1), path)
     return found
@@ -164,7 +165,7 @@ def _examples(rows: Iterable, path: str) -> Examples:
         if label != _NO_LABEL:
             texts.append((first.strip(), second.strip()))
             where = f"{path}, line {number}"
-            labels.append(reading.parse_label(label, LABELS, where))
+            labels.append(parsing.parse_label(label, LABELS, where))
     if not labels:
         raise UserError(f"{path} has no labelled pair; allowed: at least 1")
     return Examples(texts, np.array(labels))

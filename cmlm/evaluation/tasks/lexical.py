@@ -16,7 +16,8 @@ import numpy as np
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import metrics, parsing
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import sts
 from cmlm.evaluation.tasks.base import Pairs
 
@@ -61,13 +62,13 @@ class MultiSimLex(sts.ScoredPairsTask):
     protocol = "Spearman of the cosine, x 100; mean over languages"
     languages = tuple(_LANGUAGES.values())
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, _Table]:
+    def find_parts(self, source: DataDir) -> dict[str, _Table]:
         (path, *_) = source.matching("Vulic-2020-*.tsv", within="multi-simlex")
         table = _Table(path, source.table(path, 10))
-        reading.check_columns(path, enumerate(table.rows, 1), len(table.rows[0]))
+        parsing.check_columns(path, enumerate(table.rows, 1), len(table.rows[0]))
         return {code: table for code in _LANGUAGES.values()}
 
-    def read_part(self, source: reading.DataDir, part: str, where: _Table) -> Pairs:
+    def read_part(self, source: DataDir, part: str, where: _Table) -> Pairs:
         return _pairs([*_language(where, part).values()], f"{where.path}, {part}")
 
 
@@ -83,14 +84,14 @@ class CrossLingualSimLex(MultiSimLex):
 
     protocol = "Spearman of the cosine, x 100; mean over language pairs"
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, _Table]:
+    def find_parts(self, source: DataDir) -> dict[str, _Table]:
         parts = super().find_parts(source)
         return {
             f"{first}-{second}": parts[first]
             for first, second in itertools.combinations(parts, 2)
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: _Table) -> Pairs:
+    def read_part(self, source: DataDir, part: str, where: _Table) -> Pairs:
         first, second = (_language(where, code) for code in part.split("-"))
         crossed: dict[tuple[str, str], float] = {}
         for number in sorted(first.keys() & second.keys(), key=int):
@@ -122,9 +123,9 @@ class WordPairs(sts.StsTask):
         super().__init__(name)
         self._paths, self._names, self._within = paths, columns, within
 
-    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+    def read(self, source: DataDir) -> dict[str, Pairs]:
         path = source.find(*self._paths, within=self._within)
-        if reading.is_csv(path):
+        if parsing.is_csv(path):
             rows = source.csv(path, 3)
         else:
             lines = source.lines(path)
@@ -132,7 +133,7 @@ class WordPairs(sts.StsTask):
         width, places = 3, [0, 1, 2]
         if rows and rows[0][0] == self._names[0]:
             head, *rows = rows
-            width, places = len(head), reading.columns(head, self._names, path)
+            width, places = len(head), parsing.columns(head, self._names, path)
         for row in rows:
             if len(row) != width:
                 raise UserError(
@@ -156,7 +157,7 @@ def _language(table: _Table, code: str) -> dict[str, tuple[str, str, float]]:
     (name,) = [name for name, short in _LANGUAGES.items() if short == code]
     path, (head, *rows) = table
     wanted = ("SIMLEX_IDS", name, f"{name}_IN_SOURCE", f"{name}_SCORE")
-    places = reading.columns(head, wanted, path)
+    places = parsing.columns(head, wanted, path)
     words: dict[str, dict[str, str]] = {}
     scores: dict[str, float] = {}
     for line, row in enumerate(rows, 2):
@@ -176,7 +177,7 @@ def _language(table: _Table, code: str) -> dict[str, tuple[str, str, float]]:
         for item, value, word in zip(pairs, values, spoken, strict=True):
             pair, place = item.split(":")
             words.setdefault(pair, {})[place] = word
-            scores[pair] = reading.parse_score(value, 0, 6, where)
+            scores[pair] = parsing.parse_score(value, 0, 6, where)
     return {
         pair: (found["1"], found["2"], scores[pair])
         for pair, found in words.items()

@@ -36,7 +36,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import parsing, search
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base
 
 _TOP = 5
@@ -87,7 +88,7 @@ class EntityLinking(base.Task[Linking]):
     def __init__(self, name: str):
         self.name = name
 
-    def read(self, source: reading.DataDir) -> Linking:
+    def read(self, source: DataDir) -> Linking:
         if os.path.basename(source.path) != self.name:
             source = source.inside(self.name)
         paths = source.matching("processed_test/*.concept")
@@ -95,7 +96,7 @@ class EntityLinking(base.Task[Linking]):
         mentions, concepts = [], []
         for path in paths:
             rows = [line.split("||") for line in source.lines(path)]
-            reading.check_columns(path, enumerate(rows, 1), 5)
+            parsing.check_columns(path, enumerate(rows, 1), 5)
             for row in rows:
                 if row[4].strip() not in _WITHOUT_CONCEPT:
                     mentions.append(re.split(r"[|+]", row[3].strip()))
@@ -137,25 +138,25 @@ def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
 class NcbiDisease(EntityLinking):
     """The NCBI disease corpus: the released files, or the original corpus."""
 
-    def read(self, source: reading.DataDir) -> Linking:
+    def read(self, source: DataDir) -> Linking:
         try:
             return super().read(source)
-        except reading.MissingData as error:
+        except MissingData as error:
             try:
                 path = source.find("test/NCBItestset_corpus.txt", within=self.name)
-            except reading.MissingData:
+            except MissingData:
                 # Neither is there, or the released files lack one.
                 raise error from None
         return self._read_corpus(source, path)
 
-    def _read_corpus(self, source: reading.DataDir, path: str) -> Linking:
+    def _read_corpus(self, source: DataDir, path: str) -> Linking:
         # Lines of one column are blank lines, titles and abstracts.
         numbered = [
             (number, line.split("\t"))
             for number, line in enumerate(source.lines(path), 1)
             if "\t" in line
         ]
-        reading.check_columns(path, numbered, 6)
+        parsing.check_columns(path, numbered, 6)
         seen = dict.fromkeys((row[0], processed(row[3]), row[5]) for _, row in numbered)
         (dictionary, *_) = source.matching("medic-*.txt", within=self.name)
         linking = Linking(
@@ -178,13 +179,13 @@ class AskAPatient(base.PartedTask[Linking]):
     )
     _QUERIES = "AskAPatient.fold-{}.test.preprocessed_query.txt"
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: DataDir) -> dict[str, str]:
         paths = source.matching(self._QUERIES.format("*"), within=_FOLDER)
         return {
             os.path.basename(path).split("-")[1].split(".")[0]: path for path in paths
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Linking:
+    def read_part(self, source: DataDir, part: str, where: str) -> Linking:
         names = _names(source, source.find("AskAPatient.dict.txt", within=_FOLDER))
         mentions, concepts = [], []
         for concept, mention in _two_columns(source, where):
@@ -215,13 +216,13 @@ class Cometa(EntityLinking):
         super().__init__(name)
         self._split = split
 
-    def read(self, source: reading.DataDir) -> Linking:
+    def read(self, source: DataDir) -> Linking:
         path = source.find(f"splits/{self._split}/test.csv", within="cometa")
         dictionary = source.find("COMETA_id_sf_dictionary.txt", within="cometa")
         names = _names(source, dictionary)
         head, *rows = source.table(path, 2)
-        term, concept = reading.columns(head, ("Term", "General SNOMED ID"), path)
-        reading.check_columns(path, enumerate(rows, 2), len(head))
+        term, concept = parsing.columns(head, ("Term", "General SNOMED ID"), path)
+        parsing.check_columns(path, enumerate(rows, 2), len(head))
         mentions = [[row[term].strip()] for row in rows]
         concepts = [_identifiers(row[concept]) for row in rows]
         return _checked(Linking(mentions, concepts, names), path)
@@ -233,7 +234,7 @@ def _checked(linking: Linking, path: str) -> Linking:
     return linking
 
 
-def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]]:
+def _two_columns(source: DataDir, path: str) -> Iterator[tuple[str, str]]:
     """Yields the columns of rows of `concept||text`, without concept-less rows.
 
     Raises:
@@ -244,13 +245,13 @@ def _two_columns(source: reading.DataDir, path: str) -> Iterator[tuple[str, str]
         for number, line in enumerate(source.lines(path), 1)
         if line.strip()
     ]
-    reading.check_columns(path, numbered, 2)
+    parsing.check_columns(path, numbered, 2)
     for _, (concept, text) in numbered:
         if concept.strip() not in _WITHOUT_CONCEPT:
             yield concept, text.strip()
 
 
-def _names(source: reading.DataDir, path: str) -> dict[str, set[str]]:
+def _names(source: DataDir, path: str) -> dict[str, set[str]]:
     """Reads a dictionary of `concept||name` into concepts by name in lower case."""
     names: dict[str, set[str]] = {}
     for concept, name in _two_columns(source, path):
@@ -263,7 +264,7 @@ def processed(text: str) -> str:
     return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
-def read_dictionary(source: reading.DataDir, path: str) -> dict[str, set[str]]:
+def read_dictionary(source: DataDir, path: str) -> dict[str, set[str]]:
     """Reads lines of `ID|OTHER ID||name|synonym|...` into concepts by processed name.
 
     Raises:

@@ -24,7 +24,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading, search
+from cmlm.evaluation import metrics, search
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base
 
 _NEIGHBOURS = 4
@@ -83,12 +84,12 @@ class Bucc(base.PartedTask[Split]):
     )
     languages = ("de", "en", "fr", "ru", "zh")
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, list[str]]:
+    def find_parts(self, source: DataDir) -> dict[str, list[str]]:
         paths: list[str] = []
         for pattern in ("*-*/*-*.*.gold", "*-*.*.gold"):
             try:
                 paths += source.matching(pattern, within="bucc2018")
-            except reading.MissingData as error:
+            except MissingData as error:
                 missing = error
         if not paths:
             raise missing
@@ -99,7 +100,7 @@ class Bucc(base.PartedTask[Split]):
             parts.setdefault(pair, []).append(stem)
         return parts
 
-    def read_part(self, source: reading.DataDir, part: str, where: list[str]) -> Split:
+    def read_part(self, source: DataDir, part: str, where: list[str]) -> Split:
         scored, tuning = _chosen(where)
         languages = part.split("-")
         return Split(
@@ -205,7 +206,7 @@ def measure(
     }
 
 
-def _corpus(source: reading.DataDir, stem: str, languages: list[str]) -> Corpus:
+def _corpus(source: DataDir, stem: str, languages: list[str]) -> Corpus:
     texts: list[list[str]] = []
     rows: list[dict[str, int]] = []
     for language in languages:

@@ -15,7 +15,8 @@ import numpy as np
 
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics, reading, search
+from cmlm.evaluation import metrics, search
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base
 
 _LISTED = 10
@@ -56,7 +57,7 @@ class NeighboursFiles(base.Task[Openings]):
         self.name = "neighbours:" + ":".join(paths)
         self._paths = paths
 
-    def read(self, source: reading.DataDir) -> Openings:
+    def read(self, source: DataDir) -> Openings:
         pairs = []
         for name in self._paths:
             lines = source.lines(source.find_own(name))

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import search
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base
 
 _TOPS = (1, 5, 10)
@@ -48,7 +49,7 @@ class Geogranno(base.Task[Paraphrases]):
     shown_metrics = ("accuracy@5", "accuracy@10")
     protocol = "share of questions whose phrase is the nearest by cosine, x 100"
 
-    def read(self, source: reading.DataDir) -> Paraphrases:
+    def read(self, source: DataDir) -> Paraphrases:
         gold: dict[str, set[int]] = {}
         phrases: dict[str, int] = {}
         for part in ("train", "dev"):

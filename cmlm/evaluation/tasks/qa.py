@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from sklearn.metrics import roc_auc_score
 
-from cmlm.evaluation import reading
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.base import Pairs
 
@@ -27,7 +27,7 @@ class Qnli(base.Task[Pairs]):
     main_metric = "auc"
     protocol = "area under the ROC curve of the cosine, development set, x 100"
 
-    def read(self, source: reading.DataDir) -> Pairs:
+    def read(self, source: DataDir) -> Pairs:
         path = source.find("QNLI/dev.tsv", within="glue")
         rows = [((row[1], row[2]), row[3]) for row in source.table(path, 4)[1:]]
         return senteval_files.examples_of(path, rows, _LABELS, first=2).as_pairs()

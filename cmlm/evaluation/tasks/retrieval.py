@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from cmlm.errors import UserError, shown
-from cmlm.evaluation import reading, search
+from cmlm.evaluation import parsing, search
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base
 
 _DEPTH = 100
@@ -67,7 +68,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         self._folder = paths[0]
         self._part = paths[1] if len(paths) > 1 else "test"
 
-    def read(self, source: reading.DataDir) -> Retrieval:
+    def read(self, source: DataDir) -> Retrieval:
         def find(name):
             return source.find_own(os.path.join(self._folder, name))
 
@@ -78,7 +79,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         places = {name: row for row, name in enumerate(documents)}
         judged: dict[str, dict[int, int]] = {}
         lines = io.StringIO(source.text(qrels), newline="")
-        for number, row in reading.csv_rows(qrels, lines, "\t"):
+        for number, row in parsing.csv_rows(qrels, lines, "\t"):
             # A file without the line of names begins with a judgement.
             if not row or (number == 1 and row[0] not in queries):
                 continue
@@ -192,7 +193,7 @@ def _dcg(grades: Sequence[int]) -> float:
     return float(np.sum(np.array(grades) / np.log2(np.arange(2, len(grades) + 2))))
 
 
-def _texts(source: reading.DataDir, path: str, parts: Sequence[str]) -> dict[str, str]:
+def _texts(source: DataDir, path: str, parts: Sequence[str]) -> dict[str, str]:
     """The texts of a `.jsonl` file by `_id`; their parts are joined by a blank.
 
     Raises:

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cmlm.evaluation import classifier, metrics, reading, relatedness
+from cmlm.evaluation import classifier, metrics, relatedness
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.senteval_files import Examples, Parts, Reader
 
@@ -47,7 +48,7 @@ class ClassificationTask(base.Task[Parts]):
         about = classifier.ABOUT[self.classifier]
         return f"accuracy of {about}, SentEval's protocol, x 100"
 
-    def read(self, source: reading.DataDir) -> Parts:
+    def read(self, source: DataDir) -> Parts:
         parts = self._read(source)
         return {part: examples.by_length() for part, examples in parts.items()}
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from cmlm.errors import UserError
-from cmlm.evaluation import reading
+from cmlm.evaluation import parsing
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks.base import Pairs
 
 _BINARY = {"0": 0, "1": 1}
@@ -62,13 +63,13 @@ class Examples:
 
 # The parts of a data set, by name: `train`, and `dev` or `test` if they exist.
 Parts = dict[str, Examples]
-Reader = Callable[[reading.DataDir], Parts]
+Reader = Callable[[DataDir], Parts]
 
 
 def polarity(positive: str, negative: str) -> Reader:
     """A reader of one file of positive examples and one file of negative examples."""
 
-    def read(source: reading.DataDir) -> Parts:
+    def read(source: DataDir) -> Parts:
         texts, labels = [], []
         for name, label in ((positive, 1), (negative, 0)):
             path = source.find(name, within="senteval")
@@ -80,7 +81,7 @@ def polarity(positive: str, negative: str) -> Reader:
     return read
 
 
-def sst2(source: reading.DataDir) -> Parts:
+def sst2(source: DataDir) -> Parts:
     """Reads rows of `sentence<TAB>label`."""
     parts = {}
     for part in ("train", "dev", "test"):
@@ -90,7 +91,7 @@ def sst2(source: reading.DataDir) -> Parts:
     return parts
 
 
-def sst5(source: reading.DataDir) -> Parts:
+def sst5(source: DataDir) -> Parts:
     """Reads lines of `label sentence`, with labels from 0 to 4."""
     parts = {}
     for part in ("train", "dev", "test"):
@@ -103,7 +104,7 @@ def sst5(source: reading.DataDir) -> Parts:
     return parts
 
 
-def trec(source: reading.DataDir) -> Parts:
+def trec(source: DataDir) -> Parts:
     """Reads lines of `TYPE:subtype question`; the six types are the labels."""
     parts = {}
     for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
@@ -117,7 +118,7 @@ def trec(source: reading.DataDir) -> Parts:
     return parts
 
 
-def mrpc(source: reading.DataDir) -> Parts:
+def mrpc(source: DataDir) -> Parts:
     """Reads rows of `label, id, id, sentence, sentence` under a header."""
     parts = {}
     for part in ("train", "test"):
@@ -127,7 +128,7 @@ def mrpc(source: reading.DataDir) -> Parts:
     return parts
 
 
-def sick_entailment(source: reading.DataDir) -> Parts:
+def sick_entailment(source: DataDir) -> Parts:
     """Reads rows of `id, sentence, sentence, relatedness, judgment` under a header."""
     parts = {}
     for part, name in SICK_FILES.items():
@@ -137,23 +138,23 @@ def sick_entailment(source: reading.DataDir) -> Parts:
     return parts
 
 
-def sick_relatedness(source: reading.DataDir) -> Parts:
+def sick_relatedness(source: DataDir) -> Parts:
     """Reads the files of `sick_entailment` with their scores from 1 to 5."""
     return {part: sick_relatedness_part(source, part) for part in SICK_FILES}
 
 
-def sick_relatedness_part(source: reading.DataDir, part: str) -> Examples:
+def sick_relatedness_part(source: DataDir, part: str) -> Examples:
     """Reads the scores of one of SICK's three files."""
     path = source.find(SICK_FILES[part], within="senteval")
     return _scored_pairs(source, path, columns=(1, 2, 3), lowest=1, header=True)
 
 
-def sts_benchmark(source: reading.DataDir) -> Parts:
+def sts_benchmark(source: DataDir) -> Parts:
     """Reads `genre, file, year, id, score, sentence, sentence`; scores from 0 to 5."""
     return {part: sts_benchmark_part(source, part) for part in ("train", "dev", "test")}
 
 
-def sts_benchmark_part(source: reading.DataDir, part: str) -> Examples:
+def sts_benchmark_part(source: DataDir, part: str) -> Examples:
     """Reads one of STS-B's three files."""
     # In the toolkit, and in STS-B's own archive.
     names = f"STS/STSBenchmark/sts-{part}.csv", f"stsbenchmark/sts-{part}.csv"
@@ -162,7 +163,7 @@ def sts_benchmark_part(source: reading.DataDir, part: str) -> Examples:
 
 
 def _scored_pairs(
-    source: reading.DataDir,
+    source: DataDir,
     path: str,
     columns: tuple[int, int, int],
     lowest: float,
@@ -173,7 +174,7 @@ def _scored_pairs(
     for number, row in enumerate(source.table(path, max(columns) + 1), 1):
         if number > 1 or not header:
             where = f"{path}, line {number}"
-            scores.append(reading.parse_score(row[gold], lowest, 5, where))
+            scores.append(parsing.parse_score(row[gold], lowest, 5, where))
             texts.append((row[first].strip(), row[second].strip()))
     return Examples(texts, np.array(scores))
 
@@ -186,7 +187,7 @@ def examples_of(
 ) -> Examples:
     """Examples of rows of texts and a label; `first` is the number of their line."""
     labels = [
-        reading.parse_label(label, classes, f"{path}, line {number}")
+        parsing.parse_label(label, classes, f"{path}, line {number}")
         for number, (_, label) in enumerate(rows, first)
     ]
     if len(set(labels)) < 2:

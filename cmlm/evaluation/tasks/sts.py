@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from cmlm.evaluation import metrics, reading
+from cmlm.evaluation import metrics, parsing
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.base import Pairs
 
@@ -105,7 +106,7 @@ class StsYear(StsTask):
         super().__init__(name, subsets)
         self._year = year
 
-    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+    def read(self, source: DataDir) -> dict[str, Pairs]:
         folder, data = f"STS/{self._year}-en-test", {}
         for subset in self._subsets:
             path = source.find(f"{folder}/STS.input.{subset}.txt", within="senteval")
@@ -126,13 +127,13 @@ class PairFileTask(StsTask):
     def __init__(
         self,
         name: str,
-        read: Callable[[reading.DataDir, str], senteval_files.Examples],
+        read: Callable[[DataDir, str], senteval_files.Examples],
         part: str,
     ):
         super().__init__(name)
         self._read, self._part = read, part
 
-    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+    def read(self, source: DataDir) -> dict[str, Pairs]:
         found = self._read(source, self._part)
         metrics.check_gold(found.labels, f"the {self._part} file of {self.name}")
         return {self.name: found.as_pairs()}
@@ -172,14 +173,14 @@ class MultilingualStsb(ScoredPairsTask):
     protocol = "Spearman of the cosine, x 100; mean over languages"
     languages = tuple("de en es fr it ja nl pl pt ru zh".split())
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: DataDir) -> dict[str, str]:
         paths = source.matching("stsb-*-test.csv", within="stsb-multilingual")
         names = [os.path.basename(path).split("-") for path in paths]
         return {
             "-".join(name[1:-1]): path for name, path in zip(names, paths, strict=True)
         }
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
+    def read_part(self, source: DataDir, part: str, where: str) -> Pairs:
         return pairs_of(where, source.csv(where, 3))
 
 
@@ -205,12 +206,12 @@ class Sts17(ScoredPairsTask):
     # The folders of the sentences and of the scores.
     _FOLDERS = {"input": "STS2017.eval.v1.1", "gs": "STS2017.gs"}
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: DataDir) -> dict[str, str]:
         # Either file shows a track, so that a missing one is noticed.
         found = {}
         for part, track in self._TRACKS.items():
             for kind in self._FOLDERS:
-                with contextlib.suppress(reading.MissingData):
+                with contextlib.suppress(MissingData):
                     self._find(source, track, kind)
                     found[part] = track
         if not found:
@@ -218,11 +219,11 @@ class Sts17(ScoredPairsTask):
             self._find(source, track, "input")  # Names the missing file.
         return found
 
-    def _find(self, source: reading.DataDir, track: str, kind: str) -> str:
+    def _find(self, source: DataDir, track: str, kind: str) -> str:
         name = f"STS.{kind}.{track}.txt"
         return source.find(name, f"{self._FOLDERS[kind]}/{name}", within="sts17")
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Pairs:
+    def read_part(self, source: DataDir, part: str, where: str) -> Pairs:
         path = self._find(source, where, "input")
         return _read_two_files(source, path, self._find(source, where, "gs"))
 
@@ -238,7 +239,7 @@ class RussianSts(StsTask):
     def __init__(self):
         super().__init__("sts-ru", language="ru")
 
-    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+    def read(self, source: DataDir) -> dict[str, Pairs]:
         paths = [
             source.find(
                 f"STS2012_MSRvid_translated/STS.{kind}.MSRvid.txt",
@@ -261,7 +262,7 @@ class StsFiles(StsTask):
     def __init__(self, paths: Sequence[str]):
         super().__init__("sts:" + ":".join(paths), paths, language="")
 
-    def read(self, source: reading.DataDir) -> dict[str, Pairs]:
+    def read(self, source: DataDir) -> dict[str, Pairs]:
         pairs = {}
         for name in self._subsets:
             path = source.find_own(name)
@@ -288,15 +289,15 @@ def _scored(
     for one, other, score, where in rows:
         first.append(one.strip())
         second.append(other.strip())
-        gold.append(reading.parse_score(score, lowest, highest, where))
+        gold.append(parsing.parse_score(score, lowest, highest, where))
     metrics.check_gold(np.array(gold), path)
     return Pairs(first, second, np.array(gold))
 
 
-def _read_two_files(source: reading.DataDir, path: str, gold_path: str) -> Pairs:
+def _read_two_files(source: DataDir, path: str, gold_path: str) -> Pairs:
     """Reads STS.input.X.txt and STS.gs.X.txt without the pairs that have no score."""
     rows, gold = source.table(path, 2), source.lines(gold_path)
-    reading.check_line_counts({path: rows, gold_path: gold})
+    parsing.check_line_counts({path: rows, gold_path: gold})
     scored = (
         (*row[:2], score, f"{gold_path}, line {number}")
         for number, (row, score) in enumerate(zip(rows, gold, strict=True), 1)

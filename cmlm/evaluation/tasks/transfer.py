@@ -28,7 +28,8 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, metrics, reading
+from cmlm.evaluation import classifier, metrics, parsing
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base
 from cmlm.evaluation.tasks.senteval import over_seeds, predictions_of
 from cmlm.evaluation.tasks.senteval_files import Examples
@@ -78,14 +79,14 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
         return f"accuracy of {about}, on [u, v, |u - v|, u * v] of {self.setup}, x 100"
 
     @abc.abstractmethod
-    def read_languages(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read_languages(self, source: DataDir) -> dict[str, Examples]:
         """Reads `train` in English, perhaps `dev`, and the test pairs by language.
 
         `dev` is English too, and chooses the regularization; without it, a tenth of
         `train` does.
         """
 
-    def read(self, source: reading.DataDir) -> dict[str, Examples]:
+    def read(self, source: DataDir) -> dict[str, Examples]:
         data, only = self.read_languages(source), self._only
         # Pairs that cannot be learnt from are refused before any is encoded.
         if "dev" not in data:
@@ -99,7 +100,7 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
         source.left_out.clear()
         there = _tested(data)
         if only not in there:
-            raise reading.MissingData(f"no {only!r}; there are {', '.join(there)}")
+            raise MissingData(f"no {only!r}; there are {', '.join(there)}")
         return {name: data[name] for name in data if name == only or name not in there}
 
     def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
@@ -221,12 +222,12 @@ class AmazonReviews(TransferTask):
         "chosen on 10 %; mean over the other languages"
     )
 
-    def read_languages(self, source: reading.DataDir) -> dict[str, Reviews]:
+    def read_languages(self, source: DataDir) -> dict[str, Reviews]:
         parts = {"train": read_reviews(source, "en", "train")}
         for language in FOLDERS:
             try:
                 find_reviews(source, language, "test")
-            except reading.MissingData:
+            except MissingData:
                 continue
             with source.part(language):
                 parts[language] = read_reviews(source, language, "test")
@@ -234,9 +235,7 @@ class AmazonReviews(TransferTask):
         source.check_found(parts, "en")
         source.check_found(others)
         if "en" not in parts or not others:
-            raise reading.MissingData(
-                "missing: test.review of English and another language"
-            )
+            raise MissingData("missing: test.review of English and another language")
         return parts
 
     def remarks(self, data: dict[str, Reviews]) -> list[str]:
@@ -271,7 +270,7 @@ def split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(train), np.sort(dev)
 
 
-def find_reviews(source: reading.DataDir, language: str, part: str) -> list[str]:
+def find_reviews(source: DataDir, language: str, part: str) -> list[str]:
     """The files of a language, one for each domain that exists.
 
     Args:
@@ -285,15 +284,15 @@ def find_reviews(source: reading.DataDir, language: str, part: str) -> list[str]
     paths = []
     for domain in DOMAINS:
         names = [f"{folder}/{domain}/{part}.review" for folder in FOLDERS[language]]
-        with contextlib.suppress(reading.MissingData):
+        with contextlib.suppress(MissingData):
             paths.append(source.find(*names, within=WITHIN))
     if not paths:
         name = os.path.join(FOLDERS[language][0], "{books,dvd,music}", part)
-        raise reading.MissingData(f"missing: {name}.review")
+        raise MissingData(f"missing: {name}.review")
     return paths
 
 
-def read_reviews(source: reading.DataDir, language: str, part: str) -> Reviews:
+def read_reviews(source: DataDir, language: str, part: str) -> Reviews:
     """The reviews of a language in all domains that exist."""
     found = {
         path.split("/")[-2]: parse_reviews(source.text(path), path)
@@ -329,7 +328,7 @@ def parse_reviews(content: str, path: str) -> Examples:
             "</item> after each <item>, before the next"
         )
     for number, item in enumerate(items, 1):
-        rating = reading.parse_score(
+        rating = parsing.parse_score(
             _field(item, "rating"), 1, 5, f"{path}, item {number}"
         )
         texts.append((_field(item, "summary"), _field(item, "text")))

@@ -8,7 +8,8 @@ import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cmlm.errors import UserError
-from cmlm.evaluation import classifier, labelled_files, metrics, reading
+from cmlm.evaluation import classifier, labelled_files, metrics, parsing
+from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base
 from cmlm.evaluation.tasks.base import Pairs
 from cmlm.evaluation.tasks.senteval import ClassificationTask
@@ -38,7 +39,7 @@ class ClassificationFiles(ClassificationTask):
         super().__init__(name, self._read_parts)
         self._paths = dict(zip(_PARTS[len(paths)], paths, strict=True))
 
-    def _read_parts(self, source: reading.DataDir) -> Parts:
+    def _read_parts(self, source: DataDir) -> Parts:
         parts, classes = {}, {}
         for part, name in self._paths.items():
             path = source.find_own(name)
@@ -48,7 +49,7 @@ class ClassificationFiles(ClassificationTask):
             if part == "train":
                 classes = self._classes(path, [label for _, _, label in rows])
             labels = [
-                reading.parse_label(label, classes, where) for where, _, label in rows
+                parsing.parse_label(label, classes, where) for where, _, label in rows
             ]
             texts = [texts for _, texts, _ in rows]
             parts[part] = Examples(texts, np.array(labels), classes=list(classes))
@@ -92,11 +93,11 @@ class PairFiles(base.Task[Pairs]):
             raise UserError(f"the task is {self.name!r}; allowed: pairs:FILE")
         (self._path,) = paths
 
-    def read(self, source: reading.DataDir) -> Pairs:
+    def read(self, source: DataDir) -> Pairs:
         path = source.find_own(self._path)
         rows = source.rows(path, 3)
         labels = [
-            reading.parse_label(row[2].strip(), {"0": 0, "1": 1}, f"{path}, pair {n}")
+            parsing.parse_label(row[2].strip(), {"0": 0, "1": 1}, f"{path}, pair {n}")
             for n, row in enumerate(rows, 1)
         ]
         if len(set(labels)) < 2:

@@ -13,7 +13,8 @@ import copy
 import os
 from collections.abc import Iterable
 
-from cmlm.evaluation import averages, reading
+from cmlm.evaluation import averages
+from cmlm.evaluation.data_dir import UTF_8, DataDir, MissingData
 from cmlm.evaluation.tasks import base, senteval
 from cmlm.evaluation.tasks.senteval_files import Parts
 
@@ -44,21 +45,21 @@ class XevalTask(base.PartedTask[Parts]):
         task.classifier, task.jobs = self.classifier, self.jobs
         return task
 
-    def find_parts(self, source: reading.DataDir) -> dict[str, str]:
+    def find_parts(self, source: DataDir) -> dict[str, str]:
         paths = source.matching(os.path.join("xeval", "*", self._folder))
         folders = [path.removesuffix(self._folder).rstrip(os.sep) for path in paths]
         found = {os.path.basename(folder): folder for folder in folders}
         if "en" not in found:
-            with contextlib.suppress(reading.MissingData):
+            with contextlib.suppress(MissingData):
                 path = source.matching(self._folder, within="senteval")[0]
                 found["en"] = path.removesuffix(self._folder)
         return found
 
-    def read_part(self, source: reading.DataDir, part: str, where: str) -> Parts:
+    def read_part(self, source: DataDir, part: str, where: str) -> Parts:
         source = source.inside(where)
         # English is SentEval itself. A bad byte would turn a translation into Latin-1.
         if part != "en":
-            source.senteval_encodings = reading.UTF_8
+            source.senteval_encodings = UTF_8
         return self._task.read(source)
 
     def part_sentences(self, data: Parts) -> Iterable[str]:

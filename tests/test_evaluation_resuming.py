@@ -11,7 +11,7 @@ from encoders import WordCounts
 from cmlm.common import identity
 from cmlm.encoders import by_language, components_removal, external
 from cmlm.errors import UserError
-from cmlm.evaluation import kept, run, store
+from cmlm.evaluation import resuming, run, store
 from cmlm.evaluation.tasks import base
 
 TEXTS = {"one": ["a b", "c"], "two": ["c", "d e"], "three": ["f"]}
@@ -52,7 +52,7 @@ def halved(vectors, language):
 
 def score(directory, tasks, encoder, about=None, change=None):
     directory.mkdir(exist_ok=True)
-    known = kept.Kept(str(directory), about or {"model": "m"})
+    known = resuming.Kept(str(directory), about or {"model": "m"})
     return run.score(encoder, tasks, kept=known, change=change, with_figures=True)
 
 

@@ -1,0 +1,161 @@
+"""Parses and checks the content of test sets: rows, columns, labels and scores."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from cmlm.common.counts import counted
+from cmlm.errors import UserError
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """The names of files without folders, or the paths if these names repeat."""
+    names = [os.path.basename(path) for path in paths]
+    return names if len(set(names)) == len(names) else list(paths)
+
+
+def is_csv(path: str) -> bool:
+    """Whether a file's name says that commas, and not tabs, separate its columns."""
+    return path.removesuffix(".gz").lower().endswith(".csv")
+
+
+def csv_rows(
+    path: str, lines: Iterable[str], delimiter: str = ","
+) -> Iterator[tuple[int, list[str]]]:
+    """Yields the first line's number and the cells of each row, quoted with `"`.
+
+    Args:
+        path: the file, for messages.
+        lines: its lines, with their line ends.
+        delimiter: the character between cells.
+
+    Raises:
+        UserError: a row is not CSV. A quote that nothing closes is one such damage:
+            the row would swallow all later rows.
+    """
+    table = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        number = table.line_num + 1
+        try:
+            cells = next(table, None)
+        except csv.Error as error:
+            raise UserError(
+                f"{path}, line {number}: {error}; allowed: CSV with each quote closed, "
+                "line breaks in quotes only, and cells of at most "
+                f"{csv.field_size_limit():,} characters"
+            ) from error
+        if cells is None:
+            return
+        yield number, cells
+
+
+def check_columns(
+    path: str,
+    numbered: Iterable[tuple[int, list[str]]],
+    columns: int,
+    or_more: bool = False,
+) -> None:
+    """Checks the number of columns of rows.
+
+    Args:
+        path: the file, for the message.
+        numbered: the number of each row's line, and its cells.
+        columns: the number of columns.
+        or_more: whether further columns are allowed.
+
+    Raises:
+        UserError: a row has another number of columns.
+    """
+    for number, row in numbered:
+        if len(row) < columns or (len(row) > columns and not or_more):
+            wanted = f"at least {columns}" if or_more else f"{columns}"
+            raise UserError(
+                f"{path}, line {number}: {counted(len(row), 'column')}; allowed: "
+                f"{wanted}"
+            )
+
+
+def columns(head: Sequence[str], names: Sequence[str], path: str) -> list[int]:
+    """Finds named columns in a file's first line.
+
+    Args:
+        head: the cells of the line.
+        names: the wanted names.
+        path: the file, for the message.
+
+    Returns:
+        The place of each name in `head`.
+
+    Raises:
+        UserError: a name is missing.
+    """
+    if not set(names) <= set(head):
+        found = ", ".join(map(repr, head)) or "none"
+        raise UserError(
+            f"{path}, line 1 has the columns {found}; allowed: {', '.join(names)}"
+        )
+    return [head.index(name) for name in names]
+
+
+def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
+    """Checks that files have the same number of lines.
+
+    Args:
+        columns: the lines of each file, by path.
+
+    Raises:
+        UserError: a file has fewer lines than another.
+    """
+    counts = {path: len(lines) for path, lines in columns.items()}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(
+            f"{path} {counted(count, 'line')}" for path, count in counts.items()
+        )
+        raise UserError(f"not line by line: {said}; allowed: equal numbers of lines")
+
+
+def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
+    """Checks that files correspond line by line.
+
+    Args:
+        columns: the lines of each file, by path.
+
+    Raises:
+        UserError: a file has fewer lines than another, or a blank line.
+    """
+    check_line_counts(columns)
+    for path, lines in columns.items():
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UserError(f"{path}, line {number}: no sentence")
+
+
+def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
+    """Parses a label into its class.
+
+    Raises:
+        UserError: the label is unknown.
+    """
+    if text not in allowed:
+        raise UserError(f"{where}: label {text!r}; allowed: {', '.join(allowed)}")
+    return allowed[text]
+
+
+def parse_score(text: str, lowest: float, highest: float, where: str) -> float:
+    """Parses a gold score; without limits, `lowest` and `highest` are infinite.
+
+    Raises:
+        UserError: the text is not a finite number from `lowest` to `highest`.
+    """
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not (lowest <= score <= highest and math.isfinite(score)):
+        limited = math.isfinite(highest - lowest)
+        allowed = f"{lowest:g} to {highest:g}" if limited else "a number"
+        raise UserError(f"{where}: score {text!r}; allowed: {allowed}")
+    return score
