@@ -43,7 +43,7 @@ def locate(model: str, exports: bool = True) -> Location:
     """Finds the kind and the path of a model, without opening its weights.
 
     Args:
-        model: as for `open_encoder`.
+        model: as for `opening.open_encoder`.
         exports: look for exports; False takes them as `weights`, which they hold, too.
 
     Raises:
@@ -64,7 +64,7 @@ def weight_files(model: str) -> list[str]:
     """Names the files that hold the numbers of an encoder, sorted.
 
     Args:
-        model: as for `open_encoder`.
+        model: as for `opening.open_encoder`.
 
     Returns:
         The weights or stored vectors; [] for a server, or if there are none.
