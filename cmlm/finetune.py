@@ -120,6 +120,10 @@ def main(_) -> None:
         cli.refuse_given(_OF_TRAINING, "with --task")
     else:
         cli.require(task="tasks by name, glue, or file:FILE")
+        if own:
+            cli.refuse_given(
+                ["data_dir"], "with public tasks; file:FILE is a path of its own"
+            )
     seeds = _parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
@@ -143,11 +147,7 @@ def main(_) -> None:
         return
     # A file without file: is an unknown task, rather than a task without a folder.
     chosen = catalogue.find_tasks(FLAGS.task, FLAGS.dev, FLAGS.predict)
-    if own:
-        cli.refuse_given(
-            ["data_dir"], "with public tasks; file:FILE is a path of its own"
-        )
-    else:
+    if not own:
         cli.require(data_dir="the folder of the task's files")
         if not os.path.isdir(FLAGS.data_dir):
             raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
