@@ -183,7 +183,8 @@ def _factory(
     config: OptimizerConfig, train_steps: int
 ) -> optimization.OptimizerFactory:
     params = {
-        "optimizer": {"type": config.type, config.type: _settings(config)},
+        # The rate does not depend on it, but the factory asks for one.
+        "optimizer": {"type": config.type},
         "learning_rate": _after_warmup(config, train_steps),
     }
     if config.warmup_steps:

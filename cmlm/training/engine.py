@@ -228,7 +228,7 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     """
     model, objectives = trainer.model, trainer.objectives.values()
     if manager.latest_checkpoint:
-        restore(manager.latest_checkpoint, trainer)
+        _restore(manager.latest_checkpoint, trainer)
     elif start.stacked_on:
         layers = stacking.stack(model, start.stacked_on)
         found = counted(layers, "layer")
@@ -248,7 +248,7 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
             objective.set_initial_weights()
 
 
-def restore(path: str, trainer: Trainer) -> None:
+def _restore(path: str, trainer: Trainer) -> None:
     """Restores the state of a run from a checkpoint.
 
     Raises:
