@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import commands
 import numpy as np
@@ -116,6 +117,18 @@ def mirror_config(text, **values):
             **values,
         },
     )
+
+
+@pytest.mark.usefixtures("eager")
+def test_epochs_need_one_host(text, tmp_path, one_device, monkeypatch):
+    """Each host of a TPU reads its own files, as a worker does."""
+    four = SimpleNamespace(extended=SimpleNamespace(num_hosts=4))
+    assert distributed.num_hosts(four) == 4
+    assert distributed.num_hosts(one_device) == 1
+    monkeypatch.setattr(distributed, "num_hosts", lambda _: 4)
+    message = "trainer.epochs is 2; allowed with several workers or hosts of a TPU: 0 "
+    with pytest.raises(UserError, match=message):
+        engine.build(mirror_config(text), str(tmp_path / "run"))
 
 
 @pytest.mark.large

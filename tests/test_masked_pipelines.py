@@ -132,6 +132,15 @@ def test_an_epoch_of_training_has_every_pair_once(data):
     assert orders[0] != sorted(orders[0])
 
 
+@pytest.mark.parametrize("length_buckets", [False, True])
+def test_tensorflow_sees_that_training_data_never_ends(data, length_buckets):
+    """If not, several workers ask each other in each step whether data is left."""
+    endless = build(data, length_buckets=length_buckets)
+    assert endless.cardinality() == tf.data.INFINITE_CARDINALITY
+    once = build(data, part="validation", length_buckets=length_buckets)
+    assert once.cardinality() != tf.data.INFINITE_CARDINALITY
+
+
 @BOTH
 def test_masks_differ_between_epochs(data, make):
     tokenizer, files = data

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from oracles import lamb_step
+from tensorflow.python.distribute import tpu_values
+from tensorflow.python.tpu import tpu_replication
 
 from cmlm.common import fields
 from cmlm.errors import UserError
@@ -79,6 +81,38 @@ def test_a_weight_that_starts_late_takes_no_larger_steps(kind, is_sparse):
         before = bias.numpy()
         optimizer.apply_gradients([(gradient, bias)])
         np.testing.assert_allclose(np.abs(before - bias.numpy()), 0.01, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_weights_without_a_device_are_updated(kind, two_replicas):
+    """In the program of a TPU, Keras finds no coefficients for a weight."""
+
+    def mirrored(value):
+        parts = []
+        for number in range(2):
+            with tf.device(f"CPU:{number}"):
+                parts.append(tf.Variable(value, name=f"dense/kernel_{number}"))
+        kind = tf.VariableAggregation.NONE
+        return tpu_values.TPUMirroredVariable(two_replicas, parts, kind)
+
+    optimizer = optimization.build_optimizer(config(type=kind), train_steps=100)
+    kernel = mirrored([1.0, 2.0])
+    slots = {"m": [0.0, 0.0], "v": [0.0, 0.0], optimization._UPDATES: 0.0}
+    slots = {name: mirrored(value) for name, value in slots.items()}
+    optimizer.get_slot = lambda _, name: slots[name]
+    assert optimizer.iterations is not None  # Keras makes it at its first use.
+
+    @tf.function(autograph=False)
+    def program(gradient):
+        state = optimizer._prepare([kernel])
+        context = tpu_replication.TPUReplicateContext("program", 2, pivot=tf.no_op())
+        context.Enter()
+        assert (kernel.device, tf.float32) not in state
+        optimizer._resource_apply_dense(gradient, kernel, apply_state=state)
+        context.Exit()
+        return gradient
+
+    program.get_concrete_function(tf.TensorSpec([2]))
 
 
 def test_adamw_decays_kernels_only():

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 # The value of `runtime.mixed_precision_dtype` that leaves the choice to the run.
 AUTO = "auto"
 _BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
+# Without a size, TensorFlow joins all gradients into one tensor, sums it and splits it:
+# three more copies of the gradients, and no sum begins before the last gradient.
+_IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=50 * 2**20)
 _TF_CONFIG_FORM = (
     '{"cluster": {"worker": ["HOST:PORT", ...]}, '
     '"task": {"type": "worker", "index": 0}}'
@@ -192,7 +195,12 @@ def sum_over_replicas(value):
     replica = tf.distribute.get_replica_context()
     if replica.num_replicas_in_sync == 1:
         return value
-    return replica.all_reduce(tf.distribute.ReduceOp.SUM, value)
+    return replica.all_reduce(tf.distribute.ReduceOp.SUM, value, options=_IN_PACKS)
+
+
+def num_hosts(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of workers, or of hosts of a TPU; each reads its own files."""
+    return max(getattr(strategy.extended, "num_hosts", 1), workers.cluster(strategy)[1])
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:

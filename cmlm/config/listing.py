@@ -28,8 +28,10 @@ _RUNTIME = {
     "if TF_CONFIG does not name them.",
     "task_index": "the place of this worker in `worker_hosts`, from 0.",
     "all_reduce_alg": "how devices add up gradients: `nccl`, `hierarchical_copy` (only "
-    "`mirrored`) or `ring` (only `multi_worker_mirrored`); null: TensorFlow chooses.",
-    "num_packs": "for `mirrored` on GPUs: the packs in which gradients are added up.",
+    "`mirrored`) or `ring` (only `multi_worker_mirrored`); null: TensorFlow chooses. "
+    "With `mirrored`, a name sends the vectors of contrastive losses through one GPU.",
+    "num_packs": "the number of packs in which `nccl` and `hierarchical_copy` add up "
+    "gradients; without effect if `all_reduce_alg` is null.",
     "mixed_precision_dtype": "the precision of the layers: `float32`, also by null; "
     "`bfloat16`; or `auto`: bfloat16 on TPUs and processors that compute in it.",
 }

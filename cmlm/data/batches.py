@@ -176,11 +176,14 @@ def batches(
         features = to_features(seed, *texts)
         return sort_by_length(features) if by_length and random else features
 
-    return (
-        dataset.enumerate(start=feed.skip_batches)
-        .map(finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        .prefetch(tf.data.AUTOTUNE)
+    dataset = dataset.enumerate(start=feed.skip_batches).map(
+        finish, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
+    if feed.is_training:
+        # Behind `enumerate`, TensorFlow cannot tell that the dataset never ends. It
+        # would ask in each step, on all workers, whether each replica has a batch.
+        dataset = dataset.repeat()
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def _examples(

@@ -76,17 +76,18 @@ class _OwnUpdates:
             self.add_slot(variable, _UPDATES, shape=[])
 
     def _resource_apply_dense(self, grad, var, apply_state=None):
-        state = self._with_own_updates(var, apply_state)
+        state = self._with_own_updates(var, apply_state or {})
         return super()._resource_apply_dense(grad, var, state)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        state = self._with_own_updates(var, apply_state)
+        state = self._with_own_updates(var, apply_state or {})
         return super()._resource_apply_sparse(grad, var, indices, state)
 
     def _with_own_updates(self, var, apply_state: dict) -> dict:
         """Counts an update of a weight, and returns the coefficients that it needs."""
         key = (var.device, var.dtype.base_dtype)
-        found = dict(apply_state[key])
+        # In a program for TPUs, weights have no device, so Keras has prepared nothing.
+        found = dict(apply_state.get(key) or self._fallback_apply_state(*key))
         updates = self.get_slot(var, _UPDATES).assign_add(1.0)
         for beta in ("beta_1", "beta_2"):
             found[f"{beta}_power"] = tf.pow(found[f"{beta}_t"], updates)

@@ -277,10 +277,10 @@ def _count_steps(
         UserError: there are several workers, or fewer examples than a batch.
     """
     epochs = config.trainer.epochs
-    if workers.cluster(strategy)[1] > 1:
+    if distributed.num_hosts(strategy) > 1:
         raise UserError(
-            f"trainer.epochs is {epochs}; allowed with several workers: 0"
-            " (trainer.train_steps decides), as each of them reads its own files"
+            f"trainer.epochs is {epochs}; allowed with several workers or hosts of a"
+            " TPU: 0 (trainer.train_steps decides), as each of them reads its own files"
         )
     ((name, objective),) = objectives.items()
     examples, batch = objective.count_examples(), objective.global_batch_size
