@@ -37,15 +37,18 @@ def load(
     TF_CPP_MIN_LOG_LEVEL and GRPC_VERBOSITY, which quiet native code, if they are unset.
     """
     from cmlm.common import native_log
-    from cmlm.errors import naming_arguments
+    from cmlm.errors import UserError, naming_arguments
 
     with native_log.dropped():
         from cmlm.encoders import opening
         from cmlm.encoders.reading import Reading
 
+    name = os.fspath(model)
+    if not name or isinstance(name, bytes):
+        raise UserError(f"model is {name!r}; allowed: a path or an address, as a str")
     reading = Reading(precision=precision, prompt=prompt)
     with naming_arguments("precision", "prompt"):
-        return opening.open_encoder(os.fspath(model), reading)
+        return opening.open_encoder(name, reading)
 
 
 def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
@@ -59,9 +62,9 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     (1, 16)
 
     Takes settings by dotted name (`cmlm settings` lists them), and the command's flags
-    by name, such as flagfile and train_data (a str, a list, or a dict by language). The
-    same model_dir resumes. The log goes to stderr. Returns the encoder, as `load` does.
-    Raises cmlm.errors.UserError if the command fails.
+    by name, such as flagfile and train_data (files: a str, a list, or a dict by
+    language). The same model_dir resumes. The log goes to stderr. Returns the encoder,
+    as `load` does. Raises cmlm.errors.UserError if the command fails.
     """
     from cmlm.errors import naming_arguments
     from cmlm.training import from_python
@@ -142,7 +145,7 @@ def score(
 
 
 def averages(scores: dict[str, dict[str, float]]) -> dict[str, float]:
-    """The averages that papers print, over the scores that `score` returned.
+    """The averages that papers print, over scores of `score` for at least two parts.
 
     >>> import cmlm
     >>> cmlm.averages({"mr": {"accuracy": 80.0}, "cr": {"accuracy": 90.0}})

@@ -10,6 +10,9 @@ Reference: https://www.tensorflow.org/hub/common_saved_model_apis/text,
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import tensorflow as tf
 
 from cmlm.encoders.signatures import TENSORS
@@ -68,3 +71,24 @@ def build(
     exported.vocab_rules_file = tf.saved_model.Asset(rules_file)
     exported.do_lower_case = tf.Variable(lower_case, trainable=False)
     return exported, {"serving_default": serving_default}
+
+
+@contextlib.contextmanager
+def fixed_weights_marked(encoder: EncoderNetwork) -> Iterator[None]:
+    """Marks weights outside of `trainable_variables` as fixed while they are saved.
+
+    Keras marks layers, not variables, but a loaded Keras model with a `hub.KerasLayer`
+    trains each variable that is not marked.
+    """
+    trained = {variable.ref() for variable in encoder.trainable_variables}
+    fixed = [
+        variable for variable in encoder.variables if variable.ref() not in trained
+    ]
+    marks = [variable._trainable for variable in fixed]
+    try:
+        for variable in fixed:
+            variable._trainable = False
+        yield
+    finally:
+        for variable, mark in zip(fixed, marks, strict=True):
+            variable._trainable = mark

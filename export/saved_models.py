@@ -69,7 +69,8 @@ def write(
             opened.tokenizer.rules.lower_case,
             rules_lib.path_of(vocabulary),
         )
-        _save(exported, directory, export_layout.ENCODER, signatures)
+        with encoder.fixed_weights_marked(opened.encoder):
+            _save(exported, directory, export_layout.ENCODER, signatures)
     served, signatures = serving.build(graph, opened.config.model, components)
     _save(served, directory, version_folder, signatures)
     server_files.write_configuration(os.path.join(directory, export_layout.SERVING))

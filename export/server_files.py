@@ -115,7 +115,7 @@ def changes(
 
 
 def refuse_other_versions(directory: str, version: int) -> None:
-    """Refuses to replace an export that holds versions besides the one to write.
+    """Refuses to write into an export that holds versions besides the one to write.
 
     Args:
         directory: the folder `serving` of the export; it may not exist.
@@ -128,8 +128,9 @@ def refuse_other_versions(directory: str, version: int) -> None:
     others = ", ".join(str(found) for found in versions if found != version)
     if others:
         raise UserError(
-            f"--version is {version}; {directory} holds {others}, which --overwrite "
-            "would remove; allowed: another --export_dir"
+            f"--version is {version}; {directory} holds {others}, and an export holds "
+            f"one version; allowed: another --export_dir, whose serving/{version} is "
+            "then copied to the server's folder"
         )
 
 

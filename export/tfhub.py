@@ -48,14 +48,16 @@ def main(_) -> None:
         from export import model_card, saved_models, server_files
 
     # ------------------------------------------------------------- reading
+    former = os.path.join(FLAGS.export_dir, export_layout.SERVING)
+    # Where this check fails, --overwrite, the advice of the next one, does not help.
+    server_files.refuse_other_versions(former, FLAGS.version)
     outputs.check(
         {"--export_dir": FLAGS.export_dir},
         {**source.inputs(), "--pcr": FLAGS.pcr},
         FLAGS.overwrite,
     )
-    former = os.path.join(FLAGS.export_dir, export_layout.SERVING)
-    if FLAGS.overwrite:
-        server_files.refuse_other_versions(former, FLAGS.version)
+    # The check may have restored an export, which a killed command had set aside.
+    server_files.refuse_other_versions(former, FLAGS.version)
     # This comes first, so that a wrong --export_dir is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()

@@ -204,7 +204,7 @@ def test_a_version_of_another_number_is_served_beside_the_first(
     shutil.copytree(second / "serving" / "2", tmp_path / "serving" / "2")
     assert locating.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
     serving = f"{tmp_path}/serving"
-    with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, which"):
+    with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, and"):
         server_files.refuse_other_versions(serving, 3)
     server_files.refuse_other_versions(f"{second}/serving", 2)
     opened = opening.open_encoder(str(tmp_path))

@@ -218,6 +218,20 @@ def test_fine_tuning_through_keras_layers_lowers_a_loss(toy_export):
     assert all(moved)
 
 
+def test_a_loaded_keras_model_trains_the_same_weights(toy_export, tmp_path):
+    """The pooler, which mean pooling does not use, stays fixed."""
+    inputs = {
+        name: keras.Input([None], dtype=tf.int32, name=name)
+        for name in ("input_word_ids", "input_mask", "input_type_ids")
+    }
+    layer = hub.KerasLayer(f"{toy_export.path}/encoder", trainable=True)
+    model = keras.Model(inputs, keras.layers.Dense(1)(layer(inputs)["default"]))
+    model.save(tmp_path / "saved")
+    loaded = keras.models.load_model(tmp_path / "saved")
+    assert len(loaded.trainable_weights) == len(model.trainable_weights)
+    assert len(loaded.weights) == len(model.weights)
+
+
 # -------------------------------------------------------------- preprocessor
 
 

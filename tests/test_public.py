@@ -1,9 +1,11 @@
 """The public face: `import cmlm` in Python, `cmlm` in a shell."""
 
+import copy
 import doctest
 import io
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -12,6 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toys
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import cmlm
 from cmlm import __main__ as console
@@ -125,17 +131,43 @@ def test_vectors_that_cannot_be_compared_are_named(encoder, vectors, said):
         encoder.search(vectors, ["b"])
 
 
-@pytest.mark.parametrize("single", ["a cat", ""])
-def test_a_single_string_is_not_taken_apart(encoder, single):
-    for name, given in (("queries", (single, ["a"])), ("corpus", (["a"], single))):
-        with pytest.raises(TypeError, match=f"{name} is a single string; allowed: a"):
-            encoder.search(*given)
-    # `encode` refuses it, because it sees what `similarity` was given.
-    seen = []
-    encoder = type(encoder)()
-    encoder.encode = lambda texts, normalize: seen.append(texts) or np.ones([1, 2])
-    encoder.similarity(single, ["b"])
-    assert seen == [single, ["b"]]
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("a cat", "is a single string"),
+        ("", "is a single string"),
+        (np.ones([2, 2], int), "is a ndarray"),
+        ([[1.0, 2.0]], "item 0 of .* is list"),
+    ],
+)
+def test_what_is_neither_texts_nor_vectors_is_named(encoder, wrong, said):
+    right = ["a"]
+    for name, compare in (
+        ("a", lambda: encoder.similarity(wrong, right)),
+        ("b", lambda: encoder.similarity(right, wrong)),
+        ("queries", lambda: encoder.search(wrong, right)),
+        ("corpus", lambda: encoder.search(right, wrong)),
+    ):
+        with pytest.raises(TypeError, match="allowed: a list of str, or .*float") as at:
+            compare()
+        assert re.search(f"{name} {said}|{said.replace('.*', name)}", str(at.value))
+
+
+def test_an_encoder_is_its_own_copy(encoder):
+    assert copy.copy(encoder) is encoder
+    assert copy.deepcopy([encoder.encode])[0].__self__ is encoder
+
+
+def test_scikit_learn_copies_a_pipeline_with_an_encoder(encoder):
+    pipeline = make_pipeline(FunctionTransformer(encoder.encode), LogisticRegression())
+    texts, labels = ["a", "ab", "abc", "abcd"] * 3, [0, 0, 1, 1] * 3
+    assert len(cross_val_score(pipeline, texts, labels, cv=3)) == 3
+
+
+def test_an_encoder_says_why_it_cannot_be_pickled():
+    made = Encoder(None, None, 2, 16, {}, name="runs/one")
+    with pytest.raises(TypeError, match="runs/one cannot be pickled, .* cmlm.load"):
+        pickle.dumps(made.encode)
 
 
 def test_names_of_sentence_transformers():
@@ -257,6 +289,18 @@ def test_settings_may_be_of_numpy_or_paths(value, plain):
     text = from_python.nested("trainer.evals_data_dir", value)
     ((values, _),) = overrides._read((), [text])
     assert values == {"trainer": {"evals_data_dir": plain}}
+
+
+@pytest.mark.parametrize("texts", [(text for text in "ab"), b"a.txt", {"a.txt"}])
+def test_texts_in_place_of_files_are_refused_before_the_run(texts):
+    said = r"^train_data is .*; allowed: .* \(texts are files, not sentences\)$"
+    with pytest.raises(UserError, match=said):
+        from_python.train("run", {}, {"train_data": texts})
+
+
+def test_more_arguments_than_a_command_takes_are_named():
+    with pytest.raises(UserError, match="^the arguments are longer than a command may"):
+        from_python.train("run", {}, {"train_data": ["a sentence"] * 400_000})
 
 
 def test_a_setting_that_is_no_data_is_named():

@@ -388,6 +388,18 @@ def test_a_validation_within_a_row_is_no_time_of_training(tmp_path, monkeypatch)
     assert rates == [None, 160 / 10, None]
 
 
+@pytest.mark.parametrize(("candidates", "warned"), [(1.0, True), (1.5, False)])
+def test_texts_without_other_candidates_are_told(tmp_path, caplog, candidates, warned):
+    trainer = types.SimpleNamespace(step=0, examples_seen=0, learning_rate=0.1)
+    trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
+    settings = experiment.TrainerConfig(train_steps=20)
+    reporter = reporting.Reporter(str(tmp_path), settings, trainer)
+    trainer.step = 10
+    reporter.trained({"quickthought/loss": 0.0, "quickthought/candidates": candidates})
+    said = "quickthought: the only candidate of each text is its own partner"
+    assert (said in caplog.text) == warned
+
+
 def test_a_validation_of_many_metrics_is_a_short_line_and_a_whole_row(tmp_path, caplog):
     trainer = types.SimpleNamespace(step=20, examples_seen=0, learning_rate=0.1)
     trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}

@@ -24,6 +24,14 @@ class Comparing(abc.ABC):
     dim: int
     name: str
 
+    def __copy__(self) -> Comparing:
+        """The encoder itself: it does not change, and threads may share it."""
+        return self
+
+    def __deepcopy__(self, memo: dict) -> Comparing:
+        """The encoder itself: scikit-learn's `clone` copies the owner of `encode`."""
+        return self
+
     def encode(
         self,
         sentences: Sequence[str],
@@ -118,9 +126,8 @@ class Comparing(abc.ABC):
         k = operator.index(k)
         if k < 1:
             raise ValueError(f"k is {k}; allowed: at least 1")
-        for name, texts in (("queries", queries), ("corpus", corpus)):
-            if not _is_vectors(texts):
-                check_sentences(texts, name)
+        _check_texts("queries", queries)
+        _check_texts("corpus", corpus)
         if not (len(queries) and len(corpus)):
             return exact.nothing(len(queries), min(k, len(corpus)))
         left, right = self._units("queries", queries), self._units("corpus", corpus)
@@ -129,6 +136,7 @@ class Comparing(abc.ABC):
 
     def _units(self, name: str, texts: Sequence[str] | np.ndarray) -> np.ndarray:
         """The vectors of an argument at length 1."""
+        _check_texts(name, texts)
         if not _is_vectors(texts):
             return self.encode(texts, normalize=True)
         if texts.ndim != 2:
@@ -147,6 +155,17 @@ def _check_widths(first: str, left: np.ndarray, second: str, right: np.ndarray) 
             f"the vectors of {first} have the width {left.shape[1]}, those of {second} "
             f"{right.shape[1]}; allowed: one width"
         )
+
+
+def _check_texts(name: str, texts: Sequence[str] | np.ndarray) -> None:
+    """Raises TypeError if an argument is neither vectors nor a list of str."""
+    if not _is_vectors(texts):
+        try:
+            check_sentences(texts, name)
+        except TypeError as error:
+            raise TypeError(
+                f"{error}, or their vectors as a numpy array of float [n, dim]"
+            ) from None
 
 
 def _is_vectors(texts: Sequence[str] | np.ndarray) -> bool:

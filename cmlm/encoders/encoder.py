@@ -53,6 +53,12 @@ class Encoder(Comparing):
     def __repr__(self) -> str:
         return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
 
+    def __reduce__(self):
+        raise TypeError(
+            f"{self.name} cannot be pickled, because its graph belongs to one process; "
+            "allowed: pickle its path, and open it with cmlm.load in the other process"
+        )
+
     def _encode(
         self, sentences: Sequence[str], progress: bool | None = None
     ) -> np.ndarray:

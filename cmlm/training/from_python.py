@@ -7,6 +7,7 @@ process of its own trains exactly as the command does, and does not change the c
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -50,6 +51,11 @@ def train(
     command = [sys.executable, "-m", "cmlm.train"]
     for name, value in given:
         value = _plain(value)
+        if not isinstance(value, (str, int, float, list, dict, type(None))):
+            raise UserError(
+                f"{name} is {shown(value)}; allowed: a str, a path, a number, a list "
+                "or a dict (texts are files, not sentences)"
+            )
         values = value if name in _REPEATED and isinstance(value, list) else [value]
         command += [f"--{name}={joined(each)}" for each in values if each is not None]
     # The command's messages name a flag, the caller wrote an argument.
@@ -58,16 +64,8 @@ def train(
         flag = f"--params_override={nested(name, value)}"
         arguments[flag] = f"settings has {name!r}"
         command.append(flag)
-    # What the caller finds after sys.path.insert, the command finds, too.
-    path = [*map(str, sys.path), os.environ.get("PYTHONPATH", "")]
     last = held = ""
-    with subprocess.Popen(
-        [*command, f"--model_dir={model_dir}"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with _start([*command, f"--model_dir={model_dir}"]) as process:
         try:
             for line in process.stderr:
                 # The command's error becomes the exception, not a line of the log.
@@ -88,6 +86,26 @@ def train(
             last = last.replace(flag, argument)
         raise UserError(last.removeprefix("error: ") or "cmlm train failed")
     sys.stderr.write(held)
+
+
+def _start(command: list[str]) -> subprocess.Popen:
+    # What the caller finds after sys.path.insert, the command finds, too.
+    path = [*map(str, sys.path), os.environ.get("PYTHONPATH", "")]
+    try:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
+        raise UserError(
+            "the arguments are longer than a command may be; allowed: texts as files, "
+            "and a glob for many of them"
+        ) from error
 
 
 def _stop(process: subprocess.Popen) -> None:

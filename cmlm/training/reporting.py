@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from cmlm.common import distributed, progress
+from cmlm.common import distributed, once, progress
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.training import metrics_log
@@ -63,6 +63,13 @@ class Reporter:
             for key, value in metrics.items()
             if key.endswith(("/loss", "/accuracy", "/candidates"))
         }
+        for name, value in shown.items():
+            objective, _, kind = name.rpartition("/")
+            if kind == "candidates" and value <= 1:
+                once.warn(
+                    f"{objective}: the only candidate of each text is its own partner, "
+                    "so nothing is learnt; name more text"
+                )
         shown |= {**self._gains, "lr": trainer.learning_rate}
         self._line.update(step, shown, examples)
 
