@@ -47,6 +47,8 @@ def load(config) -> Data:
         ("a\tb\t\uff11\n", "'\uff11'; allowed: a number"),
         ("a\tb\t-1e39\n", "'-1e39'; allowed: a number such as -1.5e3, within float32"),
         (f"a\tb\t0.{'3' * 30}\n", "'0.3+'; allowed: .* and 31 characters"),
+        # A pattern that backtracks would take hours.
+        (f"a\tb\t{'3' * 900_000}x\n", r"'3+\.\.\. \(900,003 characters\); allowed: a"),
         ("\n", "is empty; allowed: lines of sentence<TAB>sentence<TAB>score"),
         ("a\tb\t1\nb\ta\t1\n", "all scores in .* are 1; allowed: at least two"),
     ],

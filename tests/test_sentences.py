@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import time
 
 import pytest
 
@@ -91,6 +92,23 @@ def test_layout_wikitext():
         None,
         "More.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "joined"),
+    [
+        ('a " b " c " d "', 'a "b" c "d"'),
+        ('a " b', 'a " b'),
+        ('"  " b', '"" b'),
+        # Each opens a quote and none ends one: a pattern searches behind each.
+        ('a" ' * 50_000, 'a" ' * 50_000),
+    ],
+    ids=["two", "one", "empty", "many"],
+)
+def test_spaces_inside_of_quotes_go(text, joined):
+    start = time.process_time()
+    assert sentences.detokenize_wikitext(text) == joined
+    assert time.process_time() - start < 5
 
 
 def test_an_unknown_layout_names_the_allowed_ones():

@@ -7,6 +7,7 @@ import io
 import json
 import lzma
 import struct
+import time
 
 import pytest
 from warcio.warcwriter import WARCWriter
@@ -388,6 +389,12 @@ def test_links_to_pages_of_other_kinds_go(tmp_path, link, text):
     path = tmp_path / "a.xml"
     path.write_text(dump % (PAGE % (1, 0, 1, "", f"See {link} here.")))
     assert read(path, "wikipedia")[0] == [[f"See {text} here.".replace("  ", " ")]]
+
+
+def test_a_link_of_spaces_takes_no_longer_than_its_length():
+    start = time.process_time()
+    assert wikitext.paragraphs(f"Bees [[{' ' * 50_000}|fly]].") == ["Bees fly."]
+    assert time.process_time() - start < 10
 
 
 def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):

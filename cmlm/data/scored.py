@@ -14,10 +14,10 @@ from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.settings import Inspected
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 
 # What tf.strings.to_number reads: Python's float reads more.
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _MAX_CHARACTERS = 31
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -87,11 +87,11 @@ def scores(files: list[str]) -> Iterator[float]:
 
 def _score(cell: str, where: str) -> float:
     text = cell.strip(string.whitespace)
-    if _NUMBER.fullmatch(text) and len(text) <= _MAX_CHARACTERS:
+    if len(text) <= _MAX_CHARACTERS and _NUMBER.fullmatch(text):
         score = float(text)
         if abs(score) <= _LARGEST:
             return score
     raise UserError(
-        f"{where} has the score {text!r}; allowed: a number such as -1.5e3, within "
-        f"float32 and {_MAX_CHARACTERS} characters"
+        f"{where} has the score {shown(text)}; allowed: a number such as -1.5e3, "
+        f"within float32 and {_MAX_CHARACTERS} characters"
     )

@@ -109,11 +109,26 @@ def detokenize_wikitext(text: str) -> str:
     text = re.sub(r" @([-,.])@ ", r"\1", text)
     text = re.sub(r" ([.,;:!?%)\]}]|'s\b|'(?:t|re|ve|ll|d|m)\b|n't\b)", r"\1", text)
     text = re.sub(r"([(\[{$£€]) ", r"\1", text)
-    text = re.sub(r'" (.*?) "', r'"\1"', text)
+    text = _join_quotes(text)
     text = re.sub(r"(?<= )' (\w[^']*?) '(?=[ .,;:!?]|$)", r"'\1'", text)
     text = re.sub(r"(\w) ' (?=s\b)", r"\1'", text)
     text = re.sub(r"(\w) – (?=\d)", r"\1–", text)
     return re.sub(r"(?<=\d) / (?=\d)", "/", text)
+
+
+def _join_quotes(text: str) -> str:
+    """`" a "` becomes `"a"`.
+
+    A regular expression takes quadratic time for many quotes without an end.
+    """
+    parts, position = [], 0
+    while (start := text.find('" ', position)) >= 0:
+        end = text.find(' "', start + 2)
+        if end < 0:
+            break
+        parts += [text[position:start], '"', text[start + 2 : end], '"']
+        position = end + 2
+    return "".join(parts) + text[position:]
 
 
 def paragraphs(lines: Iterable[str], layout: str) -> Iterator[str | None]:

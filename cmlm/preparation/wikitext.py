@@ -14,7 +14,7 @@ _LIST_MARKS = frozenset("*#:;")
 _NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "code"}
 # `File:A.jpg` or `de:Ameise`. Behind a space a colon is part of a title, unless the
 # name before it is a namespace of the wiki.
-_PREFIX = re.compile(r"\s*:?\s*[^\W\d_][\w ]*:(?! )")
+_PREFIX = re.compile(r"\s*(?::\s*)?[^\W\d_][\w ]*:(?! )")
 # Dumps do not list the other names of a namespace, such as `Bild` for `Datei`.
 _FILE = re.compile(
     r"\.(bmp|djvu|flac|gif|jpe?g|midi?|mp[34]|mpe?g|og[agv]|opus|pdf|png|stl|svg|tiff?"
