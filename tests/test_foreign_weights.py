@@ -1279,6 +1279,54 @@ def test_encoder_of_our_own_export_is_read_back(toy_export, caplog):
         np.testing.assert_array_equal(array, after[name])
 
 
+def leads_to(op, given=(), called=""):
+    """Changes the graph: an op computes the first output of the encoder's call."""
+
+    def change(saved):
+        graph = saved.meta_graphs[0].graph_def.library.function
+        call = tf_hub._child_of_root(saved, "__call__")
+        (name,) = call.function.concrete_functions[:1]
+        (function,) = [each for each in graph if each.signature.name == name]
+        node = function.node_def.add(name="mine", op=op, input=given)
+        if called:
+            node.attr["f"].func.name = name
+        function.ret[function.signature.output_arg[0].name] = "mine:output:0"
+
+    return change
+
+
+def without_call(saved):
+    for child in saved.meta_graphs[0].object_graph_def.nodes[0].children:
+        child.node_id = 1_000_000
+
+
+def with_epsilon_of_no_type(saved):
+    saved.meta_graphs[0].graph_def.node.add(op="Const", name="a/batchnorm/add/y")
+
+
+@pytest.mark.large
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (leads_to("Identity", ["mine:output:0"]), "over 200 steps from an output"),
+        (leads_to("PartitionedCall", called="itself"), "over 200 steps from an output"),
+        (leads_to("Identity"), "index"),
+        (without_call, "index"),
+        (with_epsilon_of_no_type, "type"),
+    ],
+    ids=["circle", "recursion", "no input", "no node", "no type"],
+)
+def test_a_graph_that_leads_nowhere_is_damaged(toy_export, tmp_path, change, said):
+    folder = shutil.copytree(f"{toy_export.path}/encoder", tmp_path / "encoder")
+    saved = tf_hub._parse(str(folder / "saved_model.pb"))
+    change(saved)
+    (folder / "saved_model.pb").write_bytes(saved.SerializeToString())
+    said = f"{folder} has a damaged graph: .*{said}"
+    with pytest.raises(UserError, match=said) as refused:
+        tf_hub.read(str(folder))
+    assert "\n" not in str(refused.value)
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> str:
     """A run of one layer."""

@@ -7,14 +7,16 @@ read as a file and never run.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, Optional
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.common import checksums, files, json_files
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.modeling import export_layout
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
@@ -25,6 +27,8 @@ from cmlm.tokenization.rules import MAX_WORD_BYTES
 # The longest word in bytes, by tf-text's default, which published preprocessors use.
 # Longer words are [UNK].
 _MAX_WORD_BYTES = 100
+# From an output back to its op there are a few dozen identities and calls.
+_MOST_STEPS = 200
 
 
 def read(folder: str) -> base.Source:
@@ -51,8 +55,10 @@ def read(folder: str) -> base.Source:
     found, unused = tf_checkpoints.garden_names(stored, folder)
     notes: list[str] = []
     model = tf_checkpoints.shapes(stored, found, folder)
-    model |= _beyond_weights(saved, settings, notes)
-    vocab_name = _own_vocabulary(saved, folder) or _vocabulary_near(folder)
+    with _damage_named(folder):
+        model |= _beyond_weights(saved, settings, notes)
+        vocab_name = _own_vocabulary(saved, folder)
+    vocab_name = vocab_name or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     rules = {
         "max_word_bytes": MAX_WORD_BYTES if settings else _MAX_WORD_BYTES,
@@ -171,6 +177,17 @@ def _parse(path: str) -> saved_model_pb2.SavedModel:
     return saved
 
 
+@contextlib.contextmanager
+def _damage_named(folder: str) -> Iterator[None]:
+    """Names the folder if its graph lacks a part or leads outside of itself."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder} has a damaged graph: {one_line(error)}") from error
+
+
 def _nodes(saved):
     """Yields every node of the graph and of its functions."""
     graph = saved.meta_graphs[0].graph_def
@@ -214,7 +231,7 @@ def _pooling(saved) -> Optional[str]:
         return None
     for name in call.function.concrete_functions:
         if name in functions:
-            return _POOLED_BY.get(_last_op(functions, functions[name], 0))
+            return _POOLED_BY.get(_last_op(functions, functions[name]))
     return None
 
 
@@ -229,24 +246,36 @@ def _child_of_root(saved, name: str):
     return None
 
 
-def _last_op(functions: dict, function, output: int) -> str:
-    """Finds the op that computes an output, behind identities, casts and calls."""
-    reference = function.ret[function.signature.output_arg[output].name]
-    nodes = {node.name: node for node in function.node_def}
-    while True:
+def _last_op(functions: dict, function) -> str:
+    """Finds the op that computes the first output, behind identities, casts and calls.
+
+    Raises:
+        ValueError: the output leads to itself.
+        LookupError: an op lacks its input or its function.
+    """
+    nodes, reference = _returned(function, 0)
+    for _ in range(_MOST_STEPS):
         name, _, rest = reference.partition(":")
         node = nodes.get(name)
         if node is None:
             return ""
+        index = int(rest.rpartition(":")[2] or 0)
         if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
             called = functions.get(node.attr["f"].func.name)
             if called is None:
                 return ""
-            return _last_op(functions, called, int(rest.rpartition(":")[2] or 0))
-        if node.op not in ("Identity", "IdentityN", "Cast"):
+            nodes, reference = _returned(called, index)
+        elif node.op in ("Identity", "IdentityN", "Cast"):
+            reference = node.input[index if node.op == "IdentityN" else 0]
+        else:
             return node.op
-        index = int(rest.rpartition(":")[2] or 0) if node.op == "IdentityN" else 0
-        reference = node.input[index]
+    raise ValueError(f"over {_MOST_STEPS} steps from an output to its op")
+
+
+def _returned(function, output: int) -> tuple[dict, str]:
+    """The nodes of a function by name, and what refers an output to one of them."""
+    reference = function.ret[function.signature.output_arg[output].name]
+    return {node.name: node for node in function.node_def}, reference
 
 
 def _vocabulary_near(folder: str) -> str:
