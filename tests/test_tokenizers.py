@@ -3,12 +3,14 @@
 The tokenizers are learnt here; `tokenizers` and `sentencepiece` are the oracles.
 """
 
+import base64
 import gzip
 import json
 import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
@@ -18,7 +20,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 from cmlm.data import masking
 from cmlm.errors import UserError
 from cmlm.tokenization import byte_pairs as byte_pair_module
-from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization import charsmaps, tokenizer_file, vocabulary_file
 from cmlm.tokenization.opening import open_tokenizer
 from cmlm.vocabulary import of_run
 from cmlm.vocabulary.settings import VocabularyConfig
@@ -469,6 +471,87 @@ def test_other_rules_are_refused_by_name(tmp_path, part, value, said):
         open_tokenizer(path)
     assert "\n" not in str(refused.value)
     assert str(refused.value).count(path) == 1
+
+
+@pytest.mark.parametrize("longest", ["9", 0, -5, True])
+def test_a_longest_word_that_is_no_length_is_refused(tmp_path, longest):
+    values = json.loads(Path(mpnet(tmp_path)[1]).read_text())
+    values["model"]["max_input_chars_per_word"] = longest
+    said = "max_input_chars_per_word=.*; allowed: int from 1"
+    with pytest.raises(UserError, match=said):
+        tokenizer_file.parse(values, "tokenizer.json")
+
+
+def test_a_longest_word_may_be_longer_than_any_text(tmp_path):
+    _, path = mpnet(tmp_path)
+    values = json.loads(Path(path).read_text())
+    values["model"]["max_input_chars_per_word"] = 10**30
+    Path(path).write_text(json.dumps(values))
+    made = open_tokenizer(path)
+    (row,) = made.tokenize(tf.constant(["the" * 1000])).to_list()
+    assert made.vocab[row[0]] == "the" and len(row) > 100
+
+
+@pytest.mark.parametrize(
+    ("score", "content", "pattern", "said"),
+    [
+        (1e39, "", "a", "a score of '<s>'=1e.39; allowed: a float32"),
+        (float("nan"), "", "a", "a score of '<s>'=nan; allowed: a float32"),
+        (0, None, "a", "normalizer=.*'content': None.*; allowed: Replace of a str"),
+        (0, "", 5, "normalizer=.*'String': 5.*; allowed: Replace of a string by a str"),
+    ],
+)
+def test_scores_and_texts_of_another_type_are_refused(
+    tmp_path, score, content, pattern, said
+):
+    _, (_, path) = pieces(tmp_path)
+    values = json.loads(Path(path).read_text())
+    values["model"]["vocab"][0][1] = score
+    step = {"type": "Replace", "pattern": {"String": pattern}, "content": content}
+    values["normalizer"] = {"type": "Sequence", "normalizers": [step]}
+    with pytest.raises(UserError, match=said):
+        tokenizer_file.parse(values, path)
+
+
+def test_a_charsmap_that_leads_outside_of_itself_is_refused(tmp_path):
+    _, (_, path) = pieces(tmp_path)
+    good = _charsmap(tmp_path / "pieces.model")
+    charsmaps.check(good, path)
+    charsmaps.check(b"", path)
+    size = int.from_bytes(good[:4], "little")
+    trie, texts = np.frombuffer(good[4 : 4 + size], "<u4"), good[4 + size :]
+
+    def built(trie, texts, size=size):
+        return size.to_bytes(4, "little") + trie.tobytes() + texts
+
+    assert built(trie, texts) == good
+    places = trie >= 1 << 31
+    far = np.uint32((1 << 30) + (1 << 9))
+    outside = {
+        "the root": np.where(np.arange(len(trie)) == 0, far, trie),
+        "a marked root": np.where(np.arange(len(trie)) == 0, far + (1 << 31), trie),
+        "the last node": np.where(np.arange(len(trie)) == len(trie) - 1, far, trie),
+        "all texts": np.where(places, (1 << 31) + len(texts), trie),
+    }
+    bad = {name: built(nodes.astype("<u4"), texts) for name, nodes in outside.items()}
+    bad |= {
+        "cut size": good[:3],
+        "no trie": good[:4],
+        "no texts": good[: 4 + size],
+        "texts without end": good[:-1] + b"x",
+        "other size": built(trie, texts, size - 4),
+        "size beyond": built(trie, texts, size + 1024 * len(good)),
+        "no size": built(trie, texts, 0),
+    }
+    for name, blob in bad.items():
+        with pytest.raises(UserError, match="has a damaged precompiled_charsmap"):
+            charsmaps.check(blob, path)
+            pytest.fail(name)
+    values = json.loads(Path(path).read_text())
+    stored = base64.b64encode(bad["the root"]).decode()
+    values["normalizer"]["precompiled_charsmap"] = stored
+    with pytest.raises(UserError, match=f"{path} has a damaged"):
+        tokenizer_file.parse(values, path)
 
 
 @pytest.mark.parametrize(

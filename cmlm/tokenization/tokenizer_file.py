@@ -19,8 +19,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from cmlm.common import json_files
 from cmlm.errors import UserError, one_line, shown
+from cmlm.tokenization import charsmaps
 from cmlm.tokenization.rules import Rules
 
 FILE_NAME = "tokenizer.json"
@@ -38,6 +41,9 @@ _REPEATED_SPACES = ({"Regex": " {2,}"}, {"Regex": r"\s{2,}"})
 MAX_TOKEN_CHARACTERS = 1000
 # The longest word in characters, by transformers' default; longer words are [UNK].
 MAX_CHARACTERS = 100
+# A text has no longer word; the sizes of TensorFlow's ops end at 32 bits.
+_MOST_CHARACTERS = 1 << 20
+_LARGEST_SCORE = float(np.finfo(np.float32).max)
 
 
 def _byte_letters() -> list[str]:
@@ -384,6 +390,7 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
     charsmap = b""
     if steps and steps[0].get("type") == "Precompiled":
         charsmap = base64.b64decode(steps.pop(0)["precompiled_charsmap"])
+        charsmaps.check(charsmap, path)
     for step in steps:
         if step.get("type") == "Replace" and step.get("pattern") in _REPEATED_SPACES:
             # SentencePiece drops repeated spaces.
@@ -411,7 +418,17 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
         add_prefix_space=(True,),
         split=(True,),
     )
+    for step in first:
+        if step["type"] == "Replace":
+            texts = [step["pattern"]["String"], step.get("content")]
+            if not all(isinstance(text, str) for text in texts):
+                raise _refused(
+                    path, "normalizer", step, "Replace of a string by a string"
+                )
     scores = [float(score) for _, score in model["vocab"]]
+    for (token, _), score in zip(model["vocab"], scores, strict=True):
+        if not abs(score) <= _LARGEST_SCORE:
+            raise _refused(path, f"a score of {shown(token)}", score, "a float32")
     return {
         "scores": scores + [0.0] * (len(tokens) - len(scores)),
         "steps": tuple(
@@ -470,5 +487,17 @@ def _wordpiece(values, tokens, path) -> dict[str, Any]:
     return {
         "lower_case": lower_case,
         "strip_accents": lower_case if strip is None else bool(strip),
-        "max_word_characters": model.get("max_input_chars_per_word", MAX_CHARACTERS),
+        "max_word_characters": longest_word(model, path),
     }
+
+
+def longest_word(model: Mapping[str, Any], path: str) -> int:
+    """The longest word of a WordPiece model in characters; longer ones are unknown.
+
+    Raises:
+        UserError: it is not a number from 1.
+    """
+    longest = json_files.field(
+        model, "max_input_chars_per_word", int, path, MAX_CHARACTERS, at_least=1
+    )
+    return min(longest, _MOST_CHARACTERS)

@@ -321,14 +321,7 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
     if not switch("tokenize_chinese_chars", True):
         raise UserError(f"{folder} has tokenize_chinese_chars=False; allowed: True")
     vocab, path = _vocabulary(folder, fast, rows)
-    longest = json_files.field(
-        model,
-        "max_input_chars_per_word",
-        int,
-        fast_name,
-        tokenizer_file.MAX_CHARACTERS,
-        at_least=1,
-    )
+    longest = tokenizer_file.longest_word(model, fast_name)
     rules = {
         "lower_case": lower_case,
         "strip_accents": lower_case if strip is None else strip,
