@@ -33,7 +33,7 @@ def test_atomic_text_that_fails_leaves_the_older_file(tmp_path, name):
 @pytest.mark.parametrize("folder", ["out", "out[1]", "o*t?"])
 def test_tidy_removes_what_dead_workers_left(tmp_path, monkeypatch, folder):
     monkeypatch.chdir(tmp_path)
-    for name in ("counts.json", "en/00000.txt.gz.tmp-12345678", "en/00000.txt.gz"):
+    for name in ("counts.json", "en/00000.txt.gz.tmp-a2345678", "en/00000.txt.gz"):
         for directory in (folder, "out1"):
             path = Path(directory, name)
             path.parent.mkdir(parents=True, exist_ok=True)

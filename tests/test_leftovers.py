@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmlm.common import files, leftovers
+from cmlm.common import files, leftovers, path_names
 
 
 def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
@@ -22,6 +22,31 @@ def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
     assert sorted(os.listdir(tmp_path)) == sorted(other)
     named = [message.split()[1].strip(",") for message in caplog.messages]
     assert named == [f"{tmp_path}/{name}" for name in [*left, "o.npy.tmp-ffffffff"]]
+
+
+def test_backups_with_a_date_stay(tmp_path, caplog):
+    own = ["o.old-20261127", "o.old-20261127.1", "o.tmp-20261127", "o.tmp-20261127.tar"]
+    for name in own:
+        (tmp_path / name).mkdir()
+    leftovers.tidy_within(str(tmp_path), ["o"])
+    # A directory that is replaced has such a name, a file has not.
+    (tmp_path / "o.old-0a1b2c3d").touch()
+    leftovers.tidy(str(tmp_path / "o"))
+    assert sorted(os.listdir(tmp_path)) == sorted([*own, "o.old-0a1b2c3d"])
+    assert not caplog.messages
+    for name in own:
+        assert not path_names.is_temporary(name)
+        assert path_names.output_of(name) == path_names.final(name) == name
+
+
+def test_generated_names_are_known_and_are_no_dates():
+    for kind in ("tmp", "old"):
+        name = path_names.temporary("o", kind)
+        assert path_names.final(name) == path_names.final(f"{name}.words.tsv") == "o"
+        assert not name.rpartition("-")[2].isdigit()
+    # TensorFlow's names may have digits alone.
+    for name in (path_names.temporary("o"), "o.tmp-0a1b2c3d", "o.tmp12345678901234"):
+        assert path_names.is_temporary(name) and path_names.output_of(name) == "o"
 
 
 def test_within_a_directory_only_the_commands_own_leftovers_go(tmp_path):

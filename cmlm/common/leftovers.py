@@ -84,7 +84,9 @@ def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
         left = os.path.join(directory, found[0])
         marked = os.path.join(directory, found["marked"])
         if found["kind"] == "old":
-            replaced.append(left)
+            # Only directories are replaced so.
+            if tf.io.gfile.isdir(left):
+                replaced.append(left)
         else:
             unfinished.append((left, marked if tf.io.gfile.exists(marked) else left))
     return unfinished, replaced

@@ -10,12 +10,13 @@ import os
 import re
 import uuid
 
-# The names of `temporary`. The counts of Beam have further letters behind.
+# The names of `temporary`. Eight digits are a date, so the user's own file. The counts
+# of Beam have further letters behind.
 _LEFTOVER = re.compile(
-    r"(?P<marked>(?P<output>.+)\.(?P<kind>tmp|old)-[0-9a-f]{8})(\..+)?"
+    r"(?P<marked>(?P<output>.+)\.(?P<kind>tmp|old)-(?!\d{8}(?:\.|$))[0-9a-f]{8})(\..+)?"
 )
 # TensorFlow's names have no hyphen.
-_TEMPORARY = re.compile(r"\.tmp-?[0-9a-f]{8,32}")
+_TEMPORARY = re.compile(r"\.tmp(?!-\d{8}(?![0-9a-f]))-?[0-9a-f]{8,32}")
 
 
 def is_local(path: str) -> bool:
@@ -40,7 +41,8 @@ def temporary(path: str, kind: str = "tmp") -> str:
         path: the output.
         kind: `tmp` for an unfinished output, `old` for one that is being replaced.
     """
-    return f"{path}.{kind}-{uuid.uuid4().hex[:8]}"
+    # The letter tells the name from a date.
+    return f"{path}.{kind}-a{uuid.uuid4().hex[:7]}"
 
 
 def leftover(name: str) -> re.Match | None:
