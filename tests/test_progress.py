@@ -1,6 +1,7 @@
 """The progress line and the rows of metrics."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,16 @@ def test_metrics_log_begins_anew_where_no_row_is_left(tmp_path):
     assert metrics_log.read_metrics(path) == []
     log.write(12, {"a": 1.0})
     assert [row["step"] for row in metrics_log.read_metrics(path)] == [12]
+
+
+def test_metrics_log_makes_no_file_elsewhere(tmp_path):
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.symlink_to(tmp_path / "elsewhere")
+    log = metrics_log.MetricsLog(str(tmp_path / "run"), start_step=0)
+    log.write(1, {"a": 1.0})
+    assert sorted(os.listdir(tmp_path)) == ["run"] and not path.is_symlink()
+    assert [row["step"] for row in metrics_log.read_metrics(str(path))] == [1]
 
 
 def test_metrics_log_leaves_out_foreign_lines_and_says_so(tmp_path, caplog):

@@ -24,10 +24,12 @@ class MetricsLog:
 
     def __init__(self, directory: str, start_step: int):
         self._path = path = os.path.join(directory, METRICS)
-        if tf.io.gfile.exists(path):
-            rows = [row for row in read_metrics(path) if row["step"] <= start_step]
-            with files.atomic_text(path) as file:
-                file.writelines(json.dumps(row) + "\n" for row in rows)
+        rows = read_metrics(path) if tf.io.gfile.exists(path) else []
+        # A new file in any case: a link would lead to a file that is not of the run.
+        with files.atomic_text(path) as file:
+            for row in rows:
+                if row["step"] <= start_step:
+                    file.write(json.dumps(row) + "\n")
         self._directory = os.path.join(directory, TENSORBOARD)
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
