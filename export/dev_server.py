@@ -137,7 +137,7 @@ class Server:
             options=[
                 # Else a second server would share the port with the first one.
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_receive_message_length", _MOST_BYTES),
                 ("grpc.max_send_message_length", -1),
             ],
         )

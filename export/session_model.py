@@ -12,6 +12,9 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from cmlm.errors import shown
 
+# The rows of a request: a session computes them at once, in one batch.
+_MOST_ROWS = 1 << 16
+
 
 class SessionModel:
     """A SavedModel as TensorFlow Serving loads it: a session and its signatures.
@@ -91,6 +94,10 @@ def _array(name: str, value: Any, info: meta_graph_pb2.TensorInfo) -> np.ndarray
     except ValueError:
         # numpy's error speaks of sequences.
         raise ValueError(f"{name} has rows of several lengths; allowed: one") from None
+    if array.ndim and len(array) > _MOST_ROWS:
+        raise ValueError(
+            f"{name} has {len(array):,} rows; allowed: {_MOST_ROWS:,} in a request"
+        )
     if dtype == tf.string:
         for place, each in np.ndenumerate(array):
             if not isinstance(each, (bytes, str)):

@@ -286,6 +286,34 @@ def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
         assert stalled.recv(10_000) == b""
 
 
+def test_a_request_of_grpc_that_is_too_long_or_has_many_rows_is_refused(
+    server, monkeypatch
+):
+    monkeypatch.setattr(session_model, "_MOST_ROWS", 3)
+    said = "text has 4 rows; allowed: 3 in a request"
+    model = f"{server.rest}/v1/models/cmlm:predict"
+    assert ask(model, b'{"inputs": ["a", "b", "c"]}')[0] == 200
+    assert ask(model, b'{"inputs": ["a", "b", "c", "d"]}') == (400, {"error": said})
+    monkeypatch.setattr(dev_server, "_MOST_BYTES", 1000)
+    small = dev_server.Server(server._model)
+    small.start()
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "cmlm"
+    try:
+        with grpc.insecure_channel(small.grpc.removeprefix("grpc://")) as channel:
+            stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+            for texts, code, why in (
+                (["a"] * 4, grpc.StatusCode.INVALID_ARGUMENT, said),
+                (["a" * 1000], grpc.StatusCode.RESOURCE_EXHAUSTED, "larger than max"),
+            ):
+                request.inputs["text"].CopyFrom(tf.make_tensor_proto(texts))
+                with pytest.raises(grpc.RpcError) as error:
+                    stub.Predict(request, timeout=60)
+                assert error.value.code() == code and why in error.value.details()
+    finally:
+        small.stop()
+
+
 def test_requests_at_once_have_their_own_answers(server):
     texts = [f"the cat sat {'on ' * number}" for number in range(16)]
     model = f"{server.rest}/v1/models/cmlm:predict"
