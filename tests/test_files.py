@@ -59,6 +59,13 @@ def test_expand_names_the_pattern_that_matches_nothing(tmp_path, pattern, monkey
         files.expand(pattern)
 
 
+def test_a_home_is_written_in_full(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    said = r"no file matches '~/\*.txt' \(write the path in full: '/home/me/\*.txt'\)"
+    with pytest.raises(UserError, match=said):
+        files.expand("~/*.txt")
+
+
 def test_a_comma_in_a_name_is_written_as_a_question_mark(tmp_path):
     path = tmp_path / "news, [2019]" / "a,b.txt"
     path.parent.mkdir()

@@ -132,6 +132,16 @@ def test_an_output_that_lies_in_another_is_refused(place):
     outputs.check({"--output": "O/report"}, {}, kept={"--cache_dir": "O"})
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_home_is_written_in_full(place, monkeypatch, kept):
+    monkeypatch.setenv("HOME", "/home/me")
+    said = r"--output is ~/x; allowed: the path in full \(/home/me/x\), or ./~/x"
+    given = {"--output": "~/x"}
+    with pytest.raises(UserError, match=said):
+        outputs.check({} if kept else given, {}, kept=given if kept else None)
+    outputs.check({"--output": "./~/x"}, {})
+
+
 def test_an_existing_output_is_replaced_only_on_request(place):
     with pytest.raises(UserError, match="D/a.txt exists: .* --overwrite"):
         outputs.check({"--output": "D/a.txt"}, {})

@@ -55,6 +55,9 @@ def expand(patterns: str) -> list[str]:
                 hint = " (it is a directory: name the files in it, as in DIR/*.txt)"
             elif "," in patterns and tf.io.gfile.glob(pattern(patterns)):
                 hint = f" (a comma separates names: write {pattern(patterns)!r})"
+            elif part.startswith("~"):
+                # Shells leave the `~` of `--input=~/x` as it is.
+                hint = f" (write the path in full: {os.path.expanduser(part)!r})"
             raise UserError(f"no file matches {part!r}{hint}")
         paths.update(dict.fromkeys(matches))
     if not paths:

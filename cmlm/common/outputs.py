@@ -48,11 +48,13 @@ def check(
     Raises:
         UserError: an output is an input, contains one or lies in one; an output lies
             in another output; an output exists and `overwrite` is not set; this user
-            may not write an output; or the name of an output says that it is packed,
-            and it would not be.
+            may not write an output; the name of an output says that it is packed, and
+            it would not be; or it begins with `~`.
     """
     replaced = {flag: path.rstrip("/") for flag, path in outputs.items() if path}
     kept = {flag: path.rstrip("/") for flag, path in (kept or {}).items() if path}
+    for flag, path in [*replaced.items(), *kept.items()]:
+        _refuse_tilde(flag, path)
     for flag, path in replaced.items():
         _refuse_ending(flag, path, packs)
     given = []
@@ -236,6 +238,15 @@ def _is_in(path: str, directory: str) -> bool:
         if parent == path:
             return False
         path = parent
+
+
+def _refuse_tilde(flag: str, path: str) -> None:
+    """Refuses a path below a home: shells leave the `~` of `--output=~/x` as it is."""
+    if path.startswith("~"):
+        raise UserError(
+            f"{flag} is {path}; allowed: the path in full ({os.path.expanduser(path)}),"
+            f" or ./{path}"
+        )
 
 
 def _refuse_ending(flag: str, path: str, packs: bool) -> None:
