@@ -266,6 +266,28 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert os.listdir(tmp_path) == ["text.txt.gz"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o444, 0o664])
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
+    path = tmp_path / "text.txt"
+    path.write_text("old")
+    path.chmod(mode)
+    with files.atomic_text(str(path)) as stream:
+        (written,) = tmp_path.glob("text.txt.tmp-*")
+        assert written.stat().st_mode & 0o077 == 0
+        stream.write("new")
+    assert path.read_text() == "new" and path.stat().st_mode & 0o777 == mode
+
+
+def test_a_file_in_the_place_of_a_link_has_the_permissions_of_a_new_one(tmp_path):
+    (tmp_path / "private").touch(0o600)
+    (tmp_path / "link").symlink_to("private")
+    for name in ("link", "new"):
+        with files.atomic_text(str(tmp_path / name)) as stream:
+            stream.write("new")
+    link, new = tmp_path / "link", tmp_path / "new"
+    assert not link.is_symlink() and link.stat().st_mode == new.stat().st_mode
+
+
 def test_a_directory_appears_when_it_is_whole(tmp_path):
     target = tmp_path / "target"
     with files.atomic_directory(str(target)) as temporary:

@@ -132,6 +132,29 @@ def test_an_output_that_lies_in_another_is_refused(place):
     outputs.check({"--output": "O/report"}, {}, kept={"--cache_dir": "O"})
 
 
+def test_a_link_is_replaced_where_it_is_unless_it_leads_to_a_directory(forbidden):
+    there, links = Path(forbidden, "open", "there"), Path(forbidden, "open", "links")
+    (there / "folder").mkdir(parents=True)
+    (there / "file").touch()
+    links.mkdir()
+    for name in ("folder", "file", "none"):
+        (links / name).symlink_to(there / name)
+    links.chmod(0o555)
+    outputs.check({"--output": str(links / "folder")}, {})
+    for name in ("file", "none"):
+        with pytest.raises(UserError, match=f"may write, unlike {links}$"):
+            outputs.check({"--output": str(links / name)}, {}, overwrite=True)
+    links.chmod(0o755)
+
+
+def test_leftovers_beside_a_link_go(place):
+    (place / "new").symlink_to("M/new")
+    for name in ("new.tmp-0a1b2c3d", "M/new.tmp-0a1b2c3e"):
+        (place / name).touch()
+    outputs.check({"--output": "new"}, {})
+    assert not [*place.rglob("*.tmp-*")]
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_home_is_written_in_full(place, monkeypatch, kept):
     monkeypatch.setenv("HOME", "/home/me")

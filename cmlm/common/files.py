@@ -317,22 +317,36 @@ def atomic_file(path: str) -> Iterator[str]:
 
     The temporary file is in the same directory, so the last step is a rename. A missing
     directory is created. If the block fails, the temporary file is removed, and an
-    older file at `path` stays unchanged.
+    older file at `path` stays unchanged; else the new one gets its permissions.
 
     Raises:
         OSError: the file cannot be written; the error names a path.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    temporary = path_names.temporary(path)
+    temporary, mode = path_names.temporary(path), _mode(path)
     try:
-        with locks.in_work(temporary):
+        # The permissions of the older file may forbid to write.
+        with locks.in_work(temporary, is_private=mode is not None):
             yield temporary
+            if mode is not None:
+                # Some file systems have no permissions to change.
+                with contextlib.suppress(OSError):
+                    os.chmod(temporary, mode)
             tf.io.gfile.rename(temporary, path, overwrite=True)
     except BaseException as error:
         if tf.io.gfile.exists(temporary):
             tf.io.gfile.remove(temporary)
         _name(error, path)
         raise
+
+
+def _mode(path: str) -> int | None:
+    """The permissions of a local regular file; None for a link and any other path."""
+    if path_names.is_local(path) and os.path.lexists(path):
+        mode = os.lstat(path).st_mode
+        if stat.S_ISREG(mode):
+            return mode & 0o777
+    return None
 
 
 @contextlib.contextmanager

@@ -72,10 +72,15 @@ def check(
                     " each other"
                 )
     for flag, output in replaced.items():
-        _refuse_unwritable(flag, output, os.path.dirname(_absolute(output)))
+        for place in _places(output):
+            _refuse_unwritable(flag, output, os.path.dirname(os.path.abspath(place)))
     for flag, output in kept.items():
-        _refuse_unwritable(flag, output, _absolute(output))
-    for output in [*replaced.values(), *kept.values()]:
+        place = os.path.abspath(path_names.followed(output))
+        _refuse_unwritable(flag, output, place)
+    for output in replaced.values():
+        for place in _places(output):
+            leftovers.tidy(place)
+    for output in kept.values():
         leftovers.tidy(path_names.followed(output))
     # A killed run had these outputs to itself, and has named some of them.
     for output in [path for path in replaced.values() if _exists(_sign(path))]:
@@ -102,8 +107,11 @@ def refuse_existing(path: str, overwrite: bool) -> None:
         raise UserError(f"{path} exists: name another or pass --overwrite")
 
 
-def _absolute(output: str) -> str:
-    return os.path.abspath(path_names.followed(output))
+def _places(output: str) -> list[str]:
+    """Where an output may be written: a file replaces a link, a directory leaves it."""
+    target = path_names.followed(output)
+    places = [] if os.path.isdir(target) else [output]
+    return places if target in places or os.path.isfile(target) else [*places, target]
 
 
 def _refuse_unwritable(flag: str, output: str, place: str) -> None:
