@@ -161,6 +161,8 @@ reading_flags.define()
 reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
+# In the work directory; a report has a file of this name, too.
+_SCORES = "scores.csv"
 # The flags that have no use beside --merge.
 _OF_SCORING = (
     *("model", "data_dir", "tasks", "repeats", "classifier", "jobs", "pcr"),
@@ -193,7 +195,7 @@ def _score() -> None:
     groups, asked = _lists_of("group", "LANGUAGE"), _lists_of("mean", "MODEL")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
-        from cmlm.evaluation import means, report, results, run
+        from cmlm.evaluation import means, report, results, resuming, run
 
     named = run.named(FLAGS.model)
     means.check(asked, named)
@@ -230,7 +232,8 @@ def _score() -> None:
         raise _not_scored(failed)
 
     written = None
-    with leftovers.work_directory(work_dir) as work_dir:
+    own = (*resuming.NAMES, _SCORES)
+    with leftovers.work_directory(work_dir, own) as work_dir:
         models, predictions = _score_models(named, tasks, work_dir, failed)
         if not models:
             # The vectors stay in the work directory for another try.
@@ -393,7 +396,7 @@ def _score_models(
         print(f"{name}: {task.name} {scores[task.main_metric]:.2f}", file=sys.stderr)
         if work_dir:
             scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
-            path = os.path.join(work_dir, "scores.csv")
+            path = os.path.join(work_dir, _SCORES)
             with files.atomic_text(path) as file:
                 report.write_csv(file, {"models": scored})
 

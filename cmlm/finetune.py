@@ -272,10 +272,12 @@ def _new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
         run; None for each that there is not.
     """
     from cmlm.common import files, leftovers
+    from cmlm.evaluation import resuming
 
     with contextlib.ExitStack() as stack:
         work_path = leftovers.work_path(output)
-        work = stack.enter_context(leftovers.work_directory(work_path))
+        work = leftovers.work_directory(work_path, resuming.NAMES)
+        work = stack.enter_context(work)
         begun = files.atomic_directory(output, FLAGS.overwrite) if output else None
         yield begun and stack.enter_context(begun), work
 

@@ -186,10 +186,10 @@ def main(_) -> None:
             folder = pathlib.Path(work_dir)
             is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
             if not FLAGS.work_dir and not is_begun:
-                leftovers.discard(work_dir)
+                leftovers.discard(work_dir, _ENTRIES)
             raise
         if not FLAGS.work_dir:
-            leftovers.discard(work_dir)
+            leftovers.discard(work_dir, _ENTRIES)
     print("\n".join(told))
     output = shlex.quote(files.pattern(FLAGS.output))
     print(

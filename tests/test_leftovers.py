@@ -124,11 +124,36 @@ def test_a_kill_between_the_two_renames_of_an_export_loses_nothing(
 def test_a_work_directory_stays_after_a_failure_and_goes_after_success(tmp_path):
     path = tmp_path / "o.work"
     with pytest.raises(ZeroDivisionError):
-        with leftovers.work_directory(str(path)) as directory:
+        with leftovers.work_directory(str(path), ("kept",)) as directory:
             Path(directory, "kept").touch()
             raise ZeroDivisionError
-    with leftovers.work_directory(str(path)) as directory:
+    with leftovers.work_directory(str(path), ("kept",)) as directory:
         assert "kept" in os.listdir(directory)
     assert os.listdir(tmp_path) == []
-    with leftovers.work_directory(None) as directory:
+    with leftovers.work_directory(None, ()) as directory:
         assert directory is None
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+@pytest.mark.parametrize("others", [[], ["mine.txt", "notes"]])
+def test_what_a_user_keeps_in_a_work_directory_stays(tmp_path, caplog, is_link, others):
+    path, folder = tmp_path / "o.work", tmp_path / ("there" if is_link else "o.work")
+    folder.mkdir()
+    if is_link:
+        path.symlink_to("there")
+    for name in others:
+        (folder / name).mkdir()
+        (folder / name / "text").touch()
+    # A run was killed while it removed its files.
+    (folder / "removed.tmp-0a1b2c3d").mkdir()
+    with leftovers.work_directory(str(path), ("own", "[0-9]")) as directory:
+        assert sorted(os.listdir(directory)) == sorted(["lock", *others])
+        for name in ("own", "1", "own.tmp-0a1b2c3e"):
+            Path(directory, name).mkdir()
+            Path(directory, name, "part").touch()
+    assert path.is_symlink() == is_link and path.exists() == bool(others or is_link)
+    if path.exists():
+        assert sorted(os.listdir(folder)) == others
+        assert all(os.listdir(folder / name) == ["text"] for name in others)
+    said = f"{path} stays, because it has 2 entries of your own, such as mine.txt"
+    assert (said in caplog.text) == bool(others)

@@ -7,13 +7,16 @@ import fnmatch
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
 from cmlm.common import locks, path_names
 
 logger = logging.getLogger(__name__)
+
+# What `discard` removes has this name before `.tmp-*`.
+_REMOVED = "removed"
 
 
 def tidy(path: str) -> None:
@@ -48,7 +51,7 @@ def tidy(path: str) -> None:
     remove(replaced)
 
 
-def tidy_within(directory: str, names: Iterable[str]) -> None:
+def tidy_within(directory: str, names: Sequence[str]) -> None:
     """Removes the leftovers of a killed run from a locked local directory.
 
     Args:
@@ -57,7 +60,7 @@ def tidy_within(directory: str, names: Iterable[str]) -> None:
     """
     for entry in sorted(os.listdir(directory)):
         path, own = os.path.join(directory, entry), path_names.final(entry)
-        if not any(fnmatch.fnmatchcase(own, name) for name in names):
+        if not _is_own(entry, names) and not (own == _REMOVED != entry):
             continue
         if own != entry:
             remove([path])
@@ -98,28 +101,58 @@ def work_path(output: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def work_directory(path: str | None) -> Iterator[str | None]:
+def work_directory(path: str | None, names: Sequence[str]) -> Iterator[str | None]:
     """Locks a directory whose files the next run of a killed command finds again.
 
-    The directory goes when the block succeeds, and stays when it fails.
+    The directory goes when the block succeeds, see `discard`, and stays when it fails.
 
     Args:
         path: the directory, created if missing. None or a remote path gives None.
+        names: the command's own entries there, as patterns.
     """
     if not path or not path_names.is_local(path):
         yield None
         return
     tidy(path)
     with locks.held(path):
+        tidy_within(path, ())
         yield path
-        discard(path)
+        discard(path, names)
 
 
-def discard(directory: str) -> None:
-    """Removes a local directory; `tidy` removes the rest of it after a kill."""
-    removed = path_names.temporary(directory.rstrip("/"))
-    os.rename(directory, removed)
+def discard(directory: str, names: Sequence[str]) -> None:
+    """Removes a locked local directory, or a command's own entries from it.
+
+    The directory stays if the user keeps other files there, or if it is a link. After a
+    kill, `tidy` and `tidy_within` remove the rest.
+
+    Args:
+        directory: the directory.
+        names: the command's own entries there, as patterns.
+    """
+    directory = directory.rstrip("/")
+    entries = [entry for entry in os.listdir(directory) if entry != locks.FILE_NAME]
+    others = sorted(entry for entry in entries if not _is_own(entry, names))
+    if not others and not os.path.islink(directory):
+        removed = path_names.temporary(directory)
+        os.rename(directory, removed)
+        shutil.rmtree(removed)
+        return
+    removed = path_names.temporary(os.path.join(directory, _REMOVED))
+    os.mkdir(removed)
+    for entry in entries:
+        if entry not in others:
+            os.rename(os.path.join(directory, entry), os.path.join(removed, entry))
     shutil.rmtree(removed)
+    if others:
+        what = f"{len(others)} entries of your own, such as {others[0]}"
+        logger.warning("%s stays, because it has %s", directory, what)
+
+
+def _is_own(entry: str, names: Iterable[str]) -> bool:
+    """Whether patterns of names match an entry of a directory, or what it will be."""
+    own = path_names.final(entry)
+    return any(fnmatch.fnmatchcase(own, name) for name in names)
 
 
 def remove_directory(path: str) -> None:

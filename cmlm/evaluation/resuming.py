@@ -14,6 +14,8 @@ from typing import Any
 from cmlm.common import checksums, files, identity, json_files
 from cmlm.errors import UserError
 
+# The entries of a work directory that `Kept` makes, as patterns.
+NAMES = ("[0-9a-f]" * 32,)
 _ABOUT = "about.json"
 
 
