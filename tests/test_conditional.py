@@ -7,7 +7,7 @@ import toys
 from oracles import bert, masked_lm_loss, pool, project_views, weights_by_name
 
 from cmlm.common import fields
-from cmlm.modeling import predictions
+from cmlm.modeling import masked_tokens
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.encoder_config import EncoderConfig
@@ -22,7 +22,7 @@ def build(skip=False, **values):
 
 
 def summed_loss(layer, batch):
-    masked = predictions.of_batch(batch)
+    masked = masked_tokens.of_batch(batch)
     vectors = layer.context_vector(batch, training=False)
     logits = layer(batch, vectors, masked.tokens, training=False)
     assert logits.shape == (len(masked.labels), toys.VOCAB_SIZE)
@@ -104,7 +104,7 @@ def test_gradients_reach_the_encoder_through_the_condition():
     context = tf.constant(layer.context_vector(batch))
     with tf.GradientTape() as tape:
         tape.watch(context)
-        masked = predictions.of_batch(batch)
+        masked = masked_tokens.of_batch(batch)
         logits = layer(batch, context, masked.tokens)
         loss = losses.masked_lm(logits, masked.labels, masked.weights)[0]
     assert float(tf.norm(tape.gradient(loss, context))) > 1e-3

@@ -6,7 +6,7 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.keras import keras
-from cmlm.modeling import predictions, step_mode
+from cmlm.modeling import masked_tokens, step_mode
 from cmlm.modeling.padding import Padding, RealTokens, Unpadding, padding_of
 from cmlm.training.gradients import ReplicaGradients
 
@@ -168,7 +168,7 @@ def test_cmlm_is_the_same(skip):
         np.testing.assert_allclose(a, b, atol=1e-4, rtol=1e-4)
 
 
-def test_most_predictions_of_padding_are_left_out():
+def test_most_columns_without_a_masked_token_are_left_out():
     weights = tf.sequence_mask(tf.range(32) % 5, 8, dtype=tf.float32)
     positions = tf.range(1, 9) + tf.zeros([32, 1], tf.int32)
     batch = {
@@ -176,9 +176,9 @@ def test_most_predictions_of_padding_are_left_out():
         "masked_lm_ids": tf.where(weights > 0, positions * 3, 0),
         "masked_lm_weights": weights,
     }
-    every = predictions.of_batch(batch)
+    every = masked_tokens.of_batch(batch)
     with step_mode.unpadding():
-        few = predictions.of_batch(batch)
+        few = masked_tokens.of_batch(batch)
     assert len(every.labels) == 32 * 8
     assert int(tf.reduce_sum(few.weights)) == 61
     assert len(few.labels) == 64

@@ -67,11 +67,11 @@ class ConditionalMaskedLM(keras.layers.Layer):
         Args:
             inputs: `input_word_ids`, `input_mask`, int32 [batch, seq].
             vectors: float [batch, dim].
-            tokens: int32 [predictions, 2], pair and position of each masked token.
+            tokens: int32 [masked, 2], pair and position of each masked token.
             training: whether dropout is on.
 
         Returns:
-            logits, float [predictions, vocab_size].
+            logits, float [masked, vocab_size].
         """
         conditions = self.projection(vectors)
         outputs = self.encoder.read_conditional(inputs, conditions, tokens, training)

@@ -12,7 +12,6 @@ from cmlm.modeling import (
     fused,
     layers,
     pooling,
-    predictions,
     step_mode,
     training_graph,
 )
@@ -216,7 +215,8 @@ class EncoderNetwork(keras.Model):
         if not pooling.POOLINGS[self.pooling].first_only:
             outputs = self._token_outputs(inputs, training)
             return self._pool(outputs["sequence_output"], mask)
-        first = predictions.all_tokens(tf.zeros_like(mask[:, :1]))
+        texts = tf.range(tf.shape(mask)[0])
+        first = tf.stack([texts, tf.zeros_like(texts)], axis=1)
         return self._pool(
             self.read(inputs, first, training)[:, tf.newaxis], mask[:, :1]
         )

@@ -9,7 +9,7 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.data import masked_pipelines
 from cmlm.errors import UserError
-from cmlm.modeling import predictions
+from cmlm.modeling import masked_tokens
 from cmlm.modeling.conditional import ConditionalMaskedLM
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
@@ -82,7 +82,7 @@ class CmlmObjective(MaskedTextObjective):
 
     def _metrics(self, batch, vectors, training):
         """Loss and accuracy of s2, given the vectors of s1."""
-        masked = predictions.of_batch(batch)
+        masked = masked_tokens.of_batch(batch)
         logits = self.conditional(batch, vectors, masked.tokens, training=training)
         return self.masked_metrics(masked, logits)
 

@@ -1,4 +1,4 @@
-"""The base of masked-LM objectives: masking and the scoring of predictions."""
+"""The base of masked-LM objectives: masking and the scoring of masked tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import masking
-from cmlm.modeling.predictions import Predictions
+from cmlm.modeling.masked_tokens import MaskedTokens
 from cmlm.objectives import losses
 from cmlm.objectives.base import Metric, Objective, ObjectiveConfig
 
@@ -34,7 +34,7 @@ class MaskedTextObjective(Objective):
         return tf.reduce_sum(batch["masked_lm_weights"])
 
     @staticmethod
-    def masked_metrics(masked: Predictions, logits: tf.Tensor) -> dict[str, Metric]:
+    def masked_metrics(masked: MaskedTokens, logits: tf.Tensor) -> dict[str, Metric]:
         """Returns `loss`, whose sum is the loss of the batch, and `accuracy`."""
         count = tf.reduce_sum(masked.weights)
         loss, right = losses.masked_lm(logits, masked.labels, masked.weights)

@@ -19,7 +19,7 @@ from cmlm.data import (
 )
 from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
-from cmlm.modeling import predictions
+from cmlm.modeling import masked_tokens
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import losses, misad_inputs
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
@@ -241,7 +241,7 @@ class MisadObjective(MaskedTextObjective):
         positions = start + tf.range(removable_spans.MAX_TOKENS)
         used = tf.cast(positions < end, tf.float32)
         positions = tf.minimum(positions, tf.shape(ids)[1] - 1)
-        tokens = predictions.all_tokens(positions)
+        tokens = masked_tokens.indices(positions)
         outputs = self.model.encoder.read(
             {"input_word_ids": masked, "input_mask": mask}, tokens, training=False
         )
@@ -283,7 +283,7 @@ class MisadObjective(MaskedTextObjective):
             vectors[name] = tf.cast(outputs["default"], tf.float32)
             if "masked_lm_ids" not in inputs:
                 continue
-            masked = predictions.of_batch(batch | inputs)
+            masked = masked_tokens.of_batch(batch | inputs)
             sequence = outputs["sequence_output"]
             logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
             found = self.masked_metrics(masked, logits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cmlm.data import masked_pipelines
-from cmlm.modeling import predictions
+from cmlm.modeling import masked_tokens
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
@@ -50,7 +50,7 @@ class MlmObjective(MaskedTextObjective):
         )
 
     def compute(self, batch, training):
-        masked = predictions.of_batch(batch)
+        masked = masked_tokens.of_batch(batch)
         outputs = self.model.encoder.read(batch, masked.tokens, training=training)
         metrics = self.masked_metrics(masked, self.masked_lm(outputs))
         return metrics["loss"][0], metrics

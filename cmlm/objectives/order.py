@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.data import masked_pipelines
-from cmlm.modeling import predictions
+from cmlm.modeling import masked_tokens
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.masked_text import MaskedTextConfig
@@ -61,7 +61,7 @@ class OrderObjective(MlmObjective):
         """Returns the two summed losses, float32 [2], and all metrics."""
         outputs = self.model.encoder(batch, training=training)
         sequence = outputs["sequence_output"]
-        masked = predictions.of_batch(batch)
+        masked = masked_tokens.of_batch(batch)
         logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
         metrics = self.masked_metrics(masked, logits)
         logits = tf.cast(self.head(sequence, training=training), tf.float32)

@@ -11,13 +11,13 @@ from cmlm.modeling import padding, step_mode
 
 
 @dataclasses.dataclass(frozen=True)
-class Predictions:
-    """The predictions of all texts, one after the other.
+class MaskedTokens:
+    """The masked tokens of all texts, one after the other.
 
     Attributes:
-        tokens: int32 [predictions, 2], the text and the position of each masked token.
-        labels: int32 [predictions], the original words.
-        weights: float32 [predictions], 1 for a prediction and 0 for padding.
+        tokens: int32 [masked, 2], the text and the position of each masked token.
+        labels: int32 [masked], the original words.
+        weights: float32 [masked], 1 for a masked token and 0 for padding.
     """
 
     tokens: tf.Tensor
@@ -25,8 +25,8 @@ class Predictions:
     weights: tf.Tensor
 
 
-def of_batch(batch: Mapping[str, tf.Tensor]) -> Predictions:
-    """Lists the predictions of a batch of `data.masking.mask_tokens`.
+def of_batch(batch: Mapping[str, tf.Tensor]) -> MaskedTokens:
+    """Lists the masked tokens of a batch of `data.masking.mask_tokens`.
 
     A text has fewer masked tokens than the fullest one of its batch. Steps that leave
     out padding leave out most of these columns too, before the product with the
@@ -36,7 +36,7 @@ def of_batch(batch: Mapping[str, tf.Tensor]) -> Predictions:
         batch: `masked_lm_positions` and `masked_lm_ids`, int32 [batch, columns], and
             `masked_lm_weights`, float32 [batch, columns].
     """
-    tokens = all_tokens(batch["masked_lm_positions"])
+    tokens = indices(batch["masked_lm_positions"])
     labels = tf.reshape(batch["masked_lm_ids"], [-1])
     weights = tf.reshape(batch["masked_lm_weights"], [-1])
     if step_mode.unpads():
@@ -44,10 +44,10 @@ def of_batch(batch: Mapping[str, tf.Tensor]) -> Predictions:
         tokens, labels, weights = (
             tf.gather(values, real) for values in (tokens, labels, weights)
         )
-    return Predictions(tokens, labels, weights)
+    return MaskedTokens(tokens, labels, weights)
 
 
-def all_tokens(positions: tf.Tensor) -> tf.Tensor:
+def indices(positions: tf.Tensor) -> tf.Tensor:
     """From int32 [batch, columns] to [batch * columns, 2], text and position."""
     texts = tf.range(tf.shape(positions)[0])[:, tf.newaxis] + tf.zeros_like(positions)
     return tf.reshape(tf.stack([texts, positions], axis=-1), [-1, 2])
