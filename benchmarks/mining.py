@@ -95,7 +95,7 @@ def cmlm_arm(directory, index, probes, memory):
 
     clock = Clock()
     sides = [vectors.Vectors(os.path.join(directory, name)) for name in _SIDES]
-    settings = neighbours.Search(index, 0, probes, memory)
+    settings = neighbours.SearchSettings(index, 0, probes, memory)
     searcher = neighbours.Searcher(
         *sides, os.path.join(directory, "neighbours"), settings
     )

@@ -295,7 +295,7 @@ def _job(work_dir: str):
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         encoder = reopen()
-    search = neighbours.Search(
+    search = neighbours.SearchSettings(
         FLAGS.index,
         FLAGS.cells,
         FLAGS.probes,

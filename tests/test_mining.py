@@ -213,7 +213,7 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", choices.INDEXES)
 def test_beam_finds_the_same_neighbours(on_disk, tmp_path, kind):
-    settings = neighbours.Search(kind, cells=40, probes=8, memory=MEMORY // 4)
+    settings = neighbours.SearchSettings(kind, cells=40, probes=8, memory=MEMORY // 4)
     made = {}
     for name, workers in (("here", tasks.HERE), ("beam", BEAM)):
         searcher = neighbours.Searcher(
@@ -230,7 +230,7 @@ def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeyp
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
     monkeypatch.setattr(vectors, "SHARD_ROWS", 300)
     lines = [f"line {number}" for number in range(2400)]
-    settings = neighbours.Search("flat", memory=MEMORY // 8)
+    settings = neighbours.SearchSettings("flat", memory=MEMORY // 8)
 
     def encode(name, text, number, grave=None):
         return vectors.encode(
@@ -318,7 +318,7 @@ def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind, monke
     def run():
         text = gather([f"line {n}" for n in range(40)], tmp_path / "text")
         stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors")
-        settings = neighbours.Search(kind, cells=4, probes=2, memory=MEMORY)
+        settings = neighbours.SearchSettings(kind, cells=4, probes=2, memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", settings)
         return [
             b.tobytes() for block in found.find("source", 2).blocks() for b in block[1:]
@@ -357,7 +357,7 @@ def test_the_directory_of_a_damaged_description_is_named(tmp_path):
     def run():
         text = gather(["a", "b", "c"], tmp_path / "text")
         stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors")
-        search = neighbours.Search("flat", memory=MEMORY)
+        search = neighbours.SearchSettings("flat", memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", search)
         found.find("source", 1)
 
@@ -537,7 +537,7 @@ def test_with_all_cells_every_index_is_exact(
     # Little memory, so that queries come in blocks and the pool in parts.
     monkeypatch.setattr(index, "ROWS_AT_ONCE", 200)
     memory = 8 * MEMORY if kind == "pq" else MEMORY // 4
-    settings = neighbours.Search(kind, cells=12, probes=12, memory=memory)
+    settings = neighbours.SearchSettings(kind, cells=12, probes=12, memory=memory)
     # As many neighbours as `pq` needs to look at every row of the pool anew.
     k = len(sides[1]) // compressed._CANDIDATES if kind == "pq" else 5
     searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
@@ -556,7 +556,7 @@ def test_with_all_cells_every_index_is_exact(
 
 @pytest.mark.parametrize("kind", ["ivf", "pq"])
 def test_with_few_cells_partners_are_still_found(sides, on_disk, kind, tmp_path):
-    settings = neighbours.Search(kind, cells=60, probes=6, memory=MEMORY)
+    settings = neighbours.SearchSettings(kind, cells=60, probes=6, memory=MEMORY)
     found = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("target", 2)
     _, rows = brute_force(*sides[::-1], 2)
     got = np.concatenate([block[2] for block in found.blocks()])
@@ -581,7 +581,7 @@ def test_missing_neighbours_are_left_out(tmp_path):
     random = np.random.default_rng(1)
     x, y = unit(random.normal(size=[30, 6])), unit(random.normal(size=[30, 6]))
     on_disk = [stored(x, tmp_path / "x"), stored(y, tmp_path / "y")]
-    settings = neighbours.Search("ivf", cells=15, probes=1, memory=MEMORY)
+    settings = neighbours.SearchSettings("ivf", cells=15, probes=1, memory=MEMORY)
     searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
     forward, backward = searcher.find("source", 4), searcher.find("target", 4)
     _, cosines, rows = next(forward.blocks())
@@ -606,7 +606,7 @@ def test_pairs_below_the_threshold_are_not_held(small, monkeypatch):
 
 
 def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
-    settings = neighbours.Search("flat", memory=MEMORY // 4)
+    settings = neighbours.SearchSettings("flat", memory=MEMORY // 4)
     first = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
     want = np.concatenate([block[2] for block in first.blocks()])
     os.remove(tmp_path / "source-3" / "00001.npy")
@@ -628,7 +628,7 @@ def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="about.json has block_rows=0; allowed: int fr"):
         neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
     # Another index starts anew.
-    settings = neighbours.Search("ivf", cells=9, memory=MEMORY)
+    settings = neighbours.SearchSettings("ivf", cells=9, memory=MEMORY)
     neighbours.Searcher(*on_disk, str(tmp_path), settings)
     assert not (tmp_path / "source-3").exists()
 
@@ -646,7 +646,7 @@ def test_the_index_follows_size_and_memory():
 
 def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
     def find(k=4, **settings):
-        settings = neighbours.Search(**{"memory": MEMORY, **settings})
+        settings = neighbours.SearchSettings(**{"memory": MEMORY, **settings})
         searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
         return searcher.find("source", k)
 
@@ -657,7 +657,7 @@ def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
     with pytest.raises(UserError, match="1,600 sentences, 0.0 GB; allowed: at least "):
         find(kind="pq", memory=9000)
     few = [stored(np.eye(15), tmp_path / name) for name in "ab"]
-    settings = neighbours.Search("pq", memory=MEMORY)
+    settings = neighbours.SearchSettings("pq", memory=MEMORY)
     with pytest.raises(UserError, match="the pool has 15 sentences and pq needs 16"):
         neighbours.Searcher(*few, str(tmp_path / "m"), settings).find("source", 1)
 
@@ -726,7 +726,7 @@ def small(tmp_path_factory):
     y = y.astype(np.float32)
     directory = tmp_path_factory.mktemp("small")
     on_disk = [stored(x, directory / "x"), stored(y, directory / "y")]
-    settings = neighbours.Search("flat", memory=MEMORY)
+    settings = neighbours.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*on_disk, str(directory / "n"), settings)
     return x, y, searcher.find("source", 4), searcher.find("target", 4)
 
@@ -771,7 +771,7 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
         other, k, said = Encoder(fingerprint="b"), 1, "holds vectors of .*--model"
         encoded.write(f"{tmp_path}/folder", target, "--target", other, MEMORY)
         target = f"{tmp_path}/folder"
-    encoder, settings = Encoder(), neighbours.Search("flat", memory=MEMORY)
+    encoder, settings = Encoder(), neighbours.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(encoder, f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings)
     with pytest.raises(UserError, match=said):
         jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, "ratio", "max", 0, True)
@@ -783,7 +783,8 @@ def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of)
     (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
     for name in "ab":
         (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
-    encoder, search = Encoder(), neighbours.Search("ivf", cells=5, memory=MEMORY)
+    encoder = Encoder()
+    search = neighbours.SearchSettings("ivf", cells=5, memory=MEMORY)
     job = jobs.Job(encoder, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     with pytest.raises(UserError, match="--cells is 5; allowed: up to 4"):
         if job_of == "pairs":
@@ -812,7 +813,7 @@ def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said
     for name in "ab":
         lines = [f"{name} {number}\n" for number in range(50)]
         (tmp_path / name).write_text("".join(lines))
-    search = neighbours.Search("ivf", cells=2, probes=1, memory=MEMORY)
+    search = neighbours.SearchSettings("ivf", cells=2, probes=1, memory=MEMORY)
     job = jobs.Job(Apart(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     with pytest.raises(UserError, match=said):
@@ -823,7 +824,7 @@ def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
     for name in "ab":
         lines = [f"{name} {number}\n" for number in range(5)]
         (tmp_path / name).write_text("".join(lines))
-    search = neighbours.Search("flat", memory=MEMORY)
+    search = neighbours.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Encoder(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
 
     def mine(threshold):
@@ -851,7 +852,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
         vectors.encode(part, encoder, str(tmp_path / name))
         for part, name in ((source, "source-v"), (pool, "pool-v"))
     ]
-    settings = neighbours.Search("flat", memory=MEMORY)
+    settings = neighbours.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
     found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool)))
     cosines, rows = brute_force(sides[0].read(0, 6), sides[1].read(0, 9), 9)
@@ -876,7 +877,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
 
 def test_one_negative_is_named_in_the_singular(tmp_path):
     (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
-    search = neighbours.Search("flat", memory=MEMORY)
+    search = neighbours.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Encoder(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None, 1, 0)
     (said,) = jobs.mine_negatives(*arguments, 1.0)
@@ -910,7 +911,7 @@ def test_negatives_behind_the_first_neighbours_are_found(
         stored(rows[[0, 0, 0]], tmp_path / "source-v"),
         stored(rows, tmp_path / "pool-v"),
     ]
-    settings = neighbours.Search("flat", memory=MEMORY)
+    settings = neighbours.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
     found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool)))
     arguments = (source, target, pool, found, 2, 1, limit, str(tmp_path), sides)

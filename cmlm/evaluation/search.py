@@ -79,7 +79,8 @@ def _searcher(
     with scratch.directory() as directory:
         # The searcher replaces its directory; the lock is on the one around it.
         inside = os.path.join(directory, "search")
-        yield neighbours.Searcher(queries, pool, inside, neighbours.Search(kind))
+        settings = neighbours.SearchSettings(kind)
+        yield neighbours.Searcher(queries, pool, inside, settings)
 
 
 def _rows(found: neighbours.NeighbourFiles) -> np.ndarray:

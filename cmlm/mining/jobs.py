@@ -44,7 +44,7 @@ class Job:
     encoder: DescribedEncoder | None
     output: str
     work_dir: str
-    search: neighbours.Search
+    search: neighbours.SearchSettings
     workers: Workers = HERE
     reopen: vectors.Reopen | None = None
 

@@ -26,8 +26,8 @@ _LONGEST_BLOCK = 1 << 17
 
 
 @dataclasses.dataclass
-class Search:
-    """Settings of a search.
+class SearchSettings:
+    """How to search.
 
     Attributes:
         kind: one of `choices.INDEXES`, or `auto`.
@@ -102,7 +102,7 @@ class Searcher:
         source: Vectors,
         target: Vectors,
         directory: str,
-        settings: Search,
+        settings: SearchSettings,
         workers: Workers = HERE,
     ):
         self._workers = workers
@@ -210,7 +210,7 @@ def _reopen(
     source: Vectors,
     target: Vectors,
     directory: str,
-    settings: Search,
+    settings: SearchSettings,
     side: str,
     other: str,
 ) -> index_lib.Index:
