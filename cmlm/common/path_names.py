@@ -24,6 +24,11 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
+def unpacked(path: str) -> str:
+    """The path without the ending of its packing, `.gz` or `.bz2`."""
+    return path.removesuffix(".gz").removesuffix(".bz2")
+
+
 def followed(path: str) -> str:
     """The path that a link leads to; any other path as it is.
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from cmlm.common import files as files_lib
+from cmlm.common import path_names
 from cmlm.common.counts import counted
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -
         UserError: a file cannot be read.
     """
     for path in paths[:_FILES]:
-        if _unpacked_name(path).endswith(".csv"):
+        if path_names.unpacked(path.lower()).endswith(".csv"):
             logger.warning("%s looks like a CSV; %s", path, _prepare("csv"))
             return
         with files_lib.open_bytes(path, for_tensorflow) as stream:
@@ -79,10 +80,6 @@ def _sign(lines: Sequence[str], layout: str) -> str:
     if layout != "wrapped" and _is_wrapped(lines):
         return f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
     return ""
-
-
-def _unpacked_name(path: str) -> str:
-    return path.lower().removesuffix(".gz").removesuffix(".bz2")
 
 
 def _prepare(layout: str) -> str:

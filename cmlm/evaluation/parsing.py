@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from cmlm.common import path_names
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
@@ -19,7 +20,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 def is_csv(path: str) -> bool:
     """Whether a file's name says that commas, and not tabs, separate its columns."""
-    return path.removesuffix(".gz").lower().endswith(".csv")
+    return path_names.unpacked(path).lower().endswith(".csv")
 
 
 def csv_rows(

@@ -15,6 +15,7 @@ from typing import TextIO
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import path_names
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files, metrics, parsing
@@ -204,7 +205,7 @@ def answers(paths: Sequence[str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for path in paths:
-        stem, _ = os.path.splitext(os.path.basename(path).removesuffix(".gz"))
+        stem, _ = os.path.splitext(path_names.unpacked(os.path.basename(path)))
         name = f"predictions-{stem}.tsv"
         if name in found:
             raise UserError(

@@ -6,7 +6,7 @@ import collections
 import os
 from collections.abc import Sequence
 
-from cmlm.common import files, utf8
+from cmlm.common import files, path_names, utf8
 from cmlm.data import other_formats, sentences
 from cmlm.errors import UserError
 
@@ -56,8 +56,7 @@ def output_names(paths: Sequence[str]) -> list[str]:
     """Names each output file after its input file; repeated names get a number."""
     names: dict[str, None] = {}
     for path in paths:
-        stem = os.path.basename(path).removesuffix(".gz").removesuffix(".bz2")
-        stem = stem.removesuffix(".txt")
+        stem = path_names.unpacked(os.path.basename(path)).removesuffix(".txt")
         name, number = f"{stem}.txt.gz", 1
         while name in names:
             number += 1

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
+from cmlm.common import path_names
 from cmlm.data import languages
 from cmlm.tokenization.base import Tokenizer
 
@@ -94,7 +95,7 @@ def _by_language(
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields (language, texts) of some lines of a file."""
     first, second = languages.sides(language)
-    if second and path.removesuffix(".gz").endswith(".tsv"):
+    if second and path_names.unpacked(path).endswith(".tsv"):
         columns = [line.split("\t", 1) for line in lines]
         yield first, [row[0] for row in columns]
         yield second, [row[1] for row in columns if len(row) > 1]

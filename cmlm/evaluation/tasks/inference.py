@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from cmlm.common import path_names
 from cmlm.errors import UserError
 from cmlm.evaluation import averages, parsing
 from cmlm.evaluation.data_dir import DataDir, MissingData
@@ -141,7 +142,7 @@ def _by_language(source: DataDir, part: str, which: str) -> dict[str, Examples]:
             missing = error
     found = {}
     for path in source.matching(f"{part}-{which}.tsv", within="xnli"):
-        language = os.path.basename(path).removesuffix(".gz")
+        language = path_names.unpacked(os.path.basename(path))
         language = language.removeprefix(f"{part}-").removesuffix(".tsv")
         with source.part(language):
             rows = source.table(path, 2)
