@@ -48,6 +48,13 @@ def ngrams_file(tmp_path) -> str:
     return str(path)
 
 
+@pytest.fixture
+def data(tmp_path) -> Data:
+    """A sentence in which a span can be removed."""
+    (tmp_path / "sentence.txt").write_text("w1 w2\n")
+    return Data(Corpus({"": [f"{tmp_path}/sentence.txt"]}, {"": 1}))
+
+
 def write_text(tmp_path, n=120) -> str:
     """Sentences of which some have n-grams, some are one word long, one unknown."""
     random = np.random.default_rng(1)
@@ -316,7 +323,7 @@ def test_marked_text_gives_batches_of_its_own_n_grams(tmp_path, tokenizer):
 # ---------------------------------------------------------------- objective
 
 
-def make(tokenizer, batch, strategy, micro_batch_size=0, **values) -> Trainer:
+def make(tokenizer, data, batch, strategy, micro_batch_size=0, **values) -> Trainer:
     """A trainer on one batch in memory, with plain SGD."""
 
     class InMemory(MisadObjective):
@@ -329,7 +336,7 @@ def make(tokenizer, batch, strategy, micro_batch_size=0, **values) -> Trainer:
     config.train_data.global_batch_size = BATCH
     with strategy.scope():
         model = toys.model(num_layers=1)
-        objective = InMemory("misad", config, model, tokenizer=tokenizer, data=None)
+        objective = InMemory("misad", config, model, tokenizer=tokenizer, data=data)
         return toys.trainer(
             strategy, model, objective, micro_batch_size=micro_batch_size
         )
@@ -355,9 +362,9 @@ def encode(model, ids, mask):
 
 
 @pytest.mark.usefixtures("eager")
-def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
+def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, data, batch):
     """Section 3.3: mask one n-gram at a time; the mean probability of its words."""
-    objective = make(tokenizer, batch, one_device).objectives["misad"]
+    objective = make(tokenizer, data, batch, one_device).objectives["misad"]
     model = objective.model
     head = oracles.weights_by_name(model.masked_lm())
     table = oracles.weights_by_name(model.encoder)["bert/word_embeddings/embeddings"]
@@ -387,8 +394,8 @@ def test_the_hardest_n_gram_is_chosen(one_device, tokenizer, batch):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("form", losses.MISAD_FORMS)
-def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
-    trainer = make(tokenizer, batch, one_device, form=form)
+def test_losses_are_those_of_the_paper(one_device, tokenizer, data, batch, form):
+    trainer = make(tokenizer, data, batch, one_device, form=form)
     objective, model = trainer.objectives["misad"], trainer.model
     start, end = objective.choose(batch)
     released = form == "released"
@@ -454,12 +461,14 @@ def test_losses_are_those_of_the_paper(one_device, tokenizer, batch, form):
 
 
 @pytest.mark.usefixtures("eager")
-def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer, batch):
+def test_sentences_without_n_grams_have_masked_words_only(
+    one_device, tokenizer, data, batch
+):
     none = {
         key: np.zeros_like(value) if key.startswith("span_") else value
         for key, value in batch.items()
     }
-    trainer = make(tokenizer, none, one_device)
+    trainer = make(tokenizer, data, none, one_device)
     metrics = trainer.train(1)
     # Without an n-gram, the second loss has nothing to measure.
     assert metrics["misad/found"] == 0 and "misad/misad_loss" not in metrics
@@ -467,10 +476,10 @@ def test_sentences_without_n_grams_have_masked_words_only(one_device, tokenizer,
 
 
 @pytest.mark.usefixtures("eager")
-def test_the_two_losses_have_weights_of_their_own(one_device, tokenizer, batch):
-    reference = make(tokenizer, batch, one_device).objectives["misad"]
+def test_the_two_losses_have_weights_of_their_own(one_device, tokenizer, data, batch):
+    reference = make(tokenizer, data, batch, one_device).objectives["misad"]
     weighed = make(
-        tokenizer, batch, one_device, misad_weight=3.0, masked_lm_weight=0.5
+        tokenizer, data, batch, one_device, misad_weight=3.0, masked_lm_weight=0.5
     ).objectives["misad"]
     for name, part in reference.model.parts.items():
         weighed.model.parts[name].set_weights(part.get_weights())
@@ -485,13 +494,13 @@ def test_the_two_losses_have_weights_of_their_own(one_device, tokenizer, batch):
         np.testing.assert_allclose(same[name], metrics[name], rtol=1e-4, err_msg=name)
 
 
-def test_a_start_without_a_masked_lm_head_is_refused(tokenizer):
+def test_a_start_without_a_masked_lm_head_is_refused(tokenizer, data):
     model = toys.model(num_layers=1)
 
     def start(parts, **values):
         config = MisadConfig(candidates="spans", **values)
         objective = MisadObjective(
-            "misad", config, model, tokenizer=tokenizer, data=None
+            "misad", config, model, tokenizer=tokenizer, data=data
         )
         objective.check_start("/bert", parts)
 
@@ -526,11 +535,11 @@ def test_values_out_of_range_are_named(values, message):
         ("entities", "entities_file is empty; allowed: a file of names, one a line"),
     ],
 )
-def test_a_run_without_a_file_is_refused(tokenizer, candidates, message):
+def test_a_run_without_a_file_is_refused(tokenizer, data, candidates, message):
     model = toys.model(num_layers=1)
     config = MisadConfig(candidates=candidates)
     with pytest.raises(UserError, match=message):
-        MisadObjective("misad", config, model, tokenizer=tokenizer, data=None)
+        MisadObjective("misad", config, model, tokenizer=tokenizer, data=data)
 
 
 @pytest.mark.large

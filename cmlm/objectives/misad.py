@@ -105,8 +105,7 @@ class MisadObjective(MaskedTextObjective):
         self._is_released = config.form == "released"
         # The files are read now, so that an unusable file stops the run at its start.
         self._finder = self._open_finder()
-        if self.data is not None:
-            self._look_for_candidates(self.data.train)
+        self._look_for_candidates(self.data.train)
 
     def _open_finder(self) -> removable_spans.SpanFinder:
         """Returns what finds the spans that may be removed."""
