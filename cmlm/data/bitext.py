@@ -21,7 +21,7 @@ from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import languages, line_files, streams
-from cmlm.data.inspection import share_read, warn_of_carriage_return
+from cmlm.data.inspection import BLANK, share_read, warn_of_carriage_return
 from cmlm.data.settings import DataConfig, Inspected
 from cmlm.errors import UserError
 
@@ -163,7 +163,7 @@ def count_columns(files: list[str]) -> int:
     for path in files:
         with files_lib.open_text(path, for_tensorflow=True) as lines:
             for line in itertools.islice(lines, 1000):
-                cells = [cell.strip() for cell in line.rstrip("\r\n").split("\t")]
+                cells = [cell.strip(BLANK) for cell in line.rstrip("\r\n").split("\t")]
                 if len(cells) >= 2 and all(cells):
                     return len(cells)
     return 0
@@ -249,7 +249,7 @@ def _add(cells: list[str], place: tuple[str, int], report: BitextReport) -> None
     if len(cells) != report.columns:
         report.wrong_columns += 1
         report.first_bad = report.first_bad or place
-    elif not all(map(str.strip, cells)):
+    elif not all(cell.strip(BLANK) for cell in cells):
         report.empty_sides += 1
         report.first_bad = report.first_bad or place
     else:
@@ -259,7 +259,7 @@ def _add(cells: list[str], place: tuple[str, int], report: BitextReport) -> None
             if cells[column - 1] != cell:
                 del report.constant[column]
         report.pairs += 1
-        report.equal_sides += cells[0].strip() == cells[1].strip()
+        report.equal_sides += cells[0].strip(BLANK) == cells[1].strip(BLANK)
         for column, cell in enumerate(cells, 1):
             if not any(map(str.isalpha, cell)):
                 report.without_letter[column] += 1

@@ -16,8 +16,8 @@ _LONG_DOCUMENT = 1_000
 _MOSTLY = 0.5
 
 # The characters that tf.strings.strip removes: the inspection and the training pipeline
-# treat the same lines as blank.
-_BLANK = " \t\n\v\f\r"
+# treat the same lines and cells as blank. A no-break space is text.
+BLANK = " \t\n\v\f\r"
 
 
 @dataclasses.dataclass
@@ -164,7 +164,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
         for number, line in enumerate(lines, 1):
             if not report.carriage_return and "\r" in line.rstrip("\r\n"):
                 report.carriage_return = path, number
-            if line.strip(_BLANK):
+            if line.strip(BLANK):
                 report.sentences += 1
                 in_document += 1
             else:

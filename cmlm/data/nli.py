@@ -7,7 +7,6 @@ XNLI. A premise can then be read in one language and its hypothesis in another.
 from __future__ import annotations
 
 import dataclasses
-import string
 from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
@@ -17,6 +16,7 @@ from cmlm.common import iterators
 from cmlm.common.counts import counted
 from cmlm.data import line_files, streams
 from cmlm.data.corpus import Corpus
+from cmlm.data.inspection import BLANK
 from cmlm.data.settings import DataConfig, Inspected
 from cmlm.errors import UserError
 
@@ -72,7 +72,7 @@ def _labels(paths: Iterable[str]) -> Iterator[tuple[str, int]]:
             for number, line in enumerate(lines, 1):
                 place = f"{path} line {number}"
                 # `_cells` strips the same characters: a no-break space stays.
-                cells = [cell.strip(string.whitespace) for cell in line.split("\t")]
+                cells = [cell.strip(BLANK) for cell in line.split("\t")]
                 if len(cells) != 3:
                     raise UserError(
                         f"{place} has {counted(len(cells), 'column')}; allowed: 3"
