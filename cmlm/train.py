@@ -11,6 +11,7 @@ several workers.
 """
 
 import contextlib
+import functools
 import os
 import shlex
 import sys
@@ -304,7 +305,7 @@ def _stages_to_train(planned, strategy):
     The last stage is always built, so that the command can describe the run.
     """
     from cmlm.common import workers
-    from cmlm.training import stages
+    from cmlm.training import agreement, stages
 
     validates = FLAGS.mode == "train_and_eval"
     number_done = workers.on_chief(
@@ -319,7 +320,7 @@ def _stages_to_train(planned, strategy):
                 file=sys.stderr,
             )
         if is_done:
-            workers.on_chief(strategy, stage.check_start)
+            workers.on_chief(strategy, functools.partial(agreement.check_done, stage))
         else:
             yield stage
 
@@ -327,16 +328,9 @@ def _stages_to_train(planned, strategy):
 def _build(stage, strategy, writes: bool = True):
     """Builds the run of a stage and describes it."""
     with cli.quiet_imports():
-        from cmlm.training import engine
+        from cmlm.training import building
 
-    run = engine.build(
-        stage.config,
-        stage.directory,
-        stage.stacked_on,
-        whole=stage.whole,
-        strategy=strategy,
-        writes=writes,
-    )
+    run = building.build(stage, strategy=strategy, writes=writes)
     print(_describe(run), file=sys.stderr)
     return run
 
@@ -372,7 +366,7 @@ def _train(stage, strategy) -> int | None:
 
     run = _build(stage, strategy)
     # A stage before the last may be built only to make up for its validation.
-    if run.is_over and stage.directory == stage.whole:
+    if run.is_over and not stage.whole:
         length = "epochs" if run.config.trainer.epochs else "train_steps"
         print(
             f"the run has all of its {run.trainer.step:,} steps; with a larger "

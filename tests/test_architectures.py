@@ -37,7 +37,8 @@ from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
 from cmlm.modeling.foreign import huggingface_tokenizer
 from cmlm.tokenization import tokenizer_file, vocabulary_file
-from cmlm.training import engine
+from cmlm.training import building, engine
+from cmlm.training.stages import Stage
 from export import huggingface_folder, saved_models
 
 TYPES = "embeddings.token_type_embeddings.weight"
@@ -504,7 +505,7 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
         more += masked_lm_only(tmp_path / "text.txt")
     config = run_settings(tmp_path, folder, more)
     directory = tmp_path / "run"
-    run = engine.build(config, str(directory))
+    run = building.build(Stage(config, str(directory)))
     with toys.eagerly():
         engine.train(run, validate=False)
     assert run.trainer.step == 1

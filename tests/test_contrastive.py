@@ -160,7 +160,7 @@ def test_cached_gradients_replay_dropout(strategy, request):
     if strategy == "one_device":
         request.getfixturevalue("eager")
     strategy = request.getfixturevalue(strategy)
-    # As the engine does: dropout draws from generators whose state can be set.
+    # As a run does: dropout draws from generators whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
     batches = [toys.bitext_batch(BATCH, negatives=1)]
     trainer = build(strategy, batches, micro_batch_size=2, dropout=0.3)

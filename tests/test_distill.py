@@ -20,6 +20,7 @@ from cmlm.objectives.distill import (
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import inputs, teachers
+from cmlm.training.stages import Stage
 from cmlm.training.start import Start
 
 TEXTS = [f"sentence number {n} of the text ." for n in range(300)]
@@ -64,7 +65,7 @@ def taught(folder, directory="run", *, objectives, init_checkpoint="", **values)
     data = {
         name: each.load_data(str(folder), False) for name, each in objectives.items()
     }
-    start = Start(run, str(folder / directory), None, **values)
+    start = Start(Stage(run, str(folder / directory)), None, **values)
     return teachers.prepare(start, data, tokenizer), tokenizer
 
 
@@ -256,7 +257,7 @@ def test_texts_that_the_run_does_not_learn_are_told(
     config = settings(folder)
     run = toys.run_config(f"{folder}/text.txt")
     run.trainer.train_steps, run.trainer.epochs = steps, epochs
-    start = Start(run, str(folder / "run"), None)
+    start = Start(Stage(run, str(folder / "run")), None)
     data = config.load_data(str(folder), False)
     teachers._warn_of_unlearnt(start, config, data)
     said = "encodes all 300 texts, but the run learns at most 144 (trainer.train_steps"
@@ -300,7 +301,7 @@ def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_devi
 
     def refused(said, directory=f"{folder}/run"):
         with pytest.raises(UserError, match=said):
-            inputs.prepare(Start(run, directory, one_device))
+            inputs.prepare(Start(Stage(run, directory), one_device))
         assert not tf.io.gfile.exists(f"{directory}/vocab.txt")
 
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
@@ -513,7 +514,7 @@ def test_the_stages_of_a_run_share_text_and_vectors(folder, one_device):
     run.vocabulary.max_unknown_share = 1
     run.task.cmlm.weight, run.task.distill = 0.0, settings(folder)
     stage = f"{folder}/run/stages/1-layers"
-    start = Start(run, stage, one_device, whole=f"{folder}/run")
+    start = Start(Stage(run, stage, whole=f"{folder}/run"), one_device)
     data, _ = inputs.prepare(start)
     assert data["distill"].teacher.directory == f"{folder}/run/teacher"
     assert os.listdir(stage) == ["vocab.txt", "vocab.txt.json"]
@@ -541,7 +542,7 @@ def test_word_embeddings_need_the_width_of_the_teacher(folder, one_device):
     run.task.cmlm.weight = 0.0
     run.task.distill = settings(folder, init_words=True, projection="linear")
 
-    start = Start(run, f"{folder}/run", one_device)
+    start = Start(Stage(run, f"{folder}/run"), one_device)
 
     def refused():
         with pytest.raises(UserError, match="init_words is True; allowed: false"):

@@ -43,7 +43,7 @@ def test_an_encoder_without_training_is_the_same():
 
 
 def build(strategy, batch, micro_batch_size=0, model=None, **values) -> Trainer:
-    # As the engine does: dropout draws from generators whose state can be set.
+    # As a run does: dropout draws from generators whose state can be set.
     keras.backend.experimental.enable_tf_random_generator()
     with strategy.scope():
         made = toys.model(num_layers=1, **(model or {}))

@@ -22,8 +22,9 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import optimization
 from cmlm.tokenization import rules
-from cmlm.training import agreement, checkpoints, engine, inputs, metrics_log
+from cmlm.training import agreement, building, checkpoints, engine, inputs, metrics_log
 from cmlm.training.finite import NonFiniteError
+from cmlm.training.stages import Stage
 from cmlm.training.start import Start
 
 
@@ -43,7 +44,7 @@ def run_config(text, *settings):
 class Finished:
     """A run of two steps, the weights of its encoder before them, its validation."""
 
-    run: engine.Run
+    run: building.Run
     start: list[np.ndarray]
     validation: dict[str, float]
 
@@ -51,7 +52,7 @@ class Finished:
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory) -> Finished:
     config = toys.run_config(text, **{"trainer.train_steps": 2})
-    run = engine.build(config, str(tmp_path_factory.mktemp("finished")))
+    run = building.build(Stage(config, str(tmp_path_factory.mktemp("finished"))))
     start = run.trainer.model.encoder.get_weights()
     with toys.eagerly():
         validation = engine.train(run)
@@ -93,10 +94,10 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     code, said = end(text, killed, *settings, path=path, signum=signal.SIGKILL)
     assert code == -signal.SIGKILL, said
     config = run_config(text, *settings, "runtime.distribution_strategy=one_device")
-    resumed = engine.build(config, str(killed))
+    resumed = building.build(Stage(config, str(killed)))
     assert resumed.trainer.step in (2, 4, 6), "the run was over before it was killed"
     engine.train(resumed)
-    engine.train(engine.build(config, str(straight)), validate=False)
+    engine.train(building.build(Stage(config, str(straight))), validate=False)
     toys.assert_equal_checkpoints(straight / "ckpt-8", killed / "ckpt-8")
 
 
@@ -140,22 +141,22 @@ def test_a_run_in_epochs_counts_its_steps_and_resumes_inside_one(tmp_path, caplo
     text.write_text("\n".join([*lines, *lines[:4]]) + "\n")
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     with caplog.at_level("INFO", logger="cmlm"):
-        done = engine.build(mirror_config(str(text)), str(straight))
+        done = building.build(Stage(mirror_config(str(text)), str(straight)))
     assert "epochs: 2 of 11 examples; steps of each: 2; examples left" in caplog.text
     assert "left out of each: 1" in caplog.text
     engine.train(done, validate=False)
     assert done.trainer.step == done.config.trainer.train_steps == 4
-    assert engine.build(mirror_config(str(text)), str(straight)).is_over
+    assert building.build(Stage(mirror_config(str(text)), str(straight))).is_over
     # Step 1 is inside the first epoch.
     toys.rewind(straight, resumed, 1)
-    again = engine.build(mirror_config(str(text)), str(resumed))
+    again = building.build(Stage(mirror_config(str(text)), str(resumed)))
     assert again.trainer.step == 1 and not again.is_over
     engine.train(again, validate=False)
     toys.assert_equal_checkpoints(straight / "ckpt-4", resumed / "ckpt-4")
 
     large = mirror_config(str(text), **{"task.mirror.train_data.global_batch_size": 12})
     with pytest.raises(UserError, match="is 12; allowed: at most the 11 training exam"):
-        engine.build(large, str(tmp_path / "large"))
+        building.build(Stage(large, str(tmp_path / "large")))
 
 
 @pytest.mark.large
@@ -181,8 +182,8 @@ def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
 @pytest.mark.usefixtures("eager")
 def test_a_signal_in_the_last_validation_stops_the_run(text, tmp_path):
     """Or the next stage of a run in stages would begin."""
-    run = engine.build(
-        toys.run_config(text, **{"trainer.train_steps": 1}), str(tmp_path)
+    run = building.build(
+        Stage(toys.run_config(text, **{"trainer.train_steps": 1}), str(tmp_path))
     )
     real = run.trainer.evaluate
 
@@ -201,7 +202,7 @@ def test_a_signal_in_the_last_validation_stops_the_run(text, tmp_path):
 def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     config = toys.run_config(text)
     config.trainer.best_checkpoint_metric = "cmlm/loss"
-    run = engine.build(config, str(tmp_path))
+    run = building.build(Stage(config, str(tmp_path)))
     validation = engine.train(run)
     assert set(validation) == {
         "cmlm/loss",
@@ -235,7 +236,7 @@ def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     assert re.search(r"step 20/20  cmlm/loss \d+\.\d+ .*lr .*examples/s", err)
     # A second run of the same command has nothing left to do and harms nothing.
     before = toys.stored(tmp_path / "ckpt-20")
-    again = engine.build(toys.run_config(text), str(tmp_path))
+    again = building.build(Stage(toys.run_config(text), str(tmp_path)))
     engine.train(again)
     assert toys.stored(tmp_path / "ckpt-20").keys() == before.keys()
 
@@ -265,9 +266,9 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     config = toys.run_config(text, **{"trainer.train_steps": 3})
     config.task.cmlm.train_data.global_batch_size = 16
     config.trainer.optimizer.learning_rate = 1e-4
-    engine.build(config, directory)
+    building.build(Stage(config, directory))
     assert "the learning rate at step 2 was 0.001, and is now 0.0001" in caplog.messages
-    engine.train(engine.build(config, directory))
+    engine.train(building.build(Stage(config, directory)))
     assert "best/ was chosen with another text, global_batch_size: the " in caplog.text
     assert tf.train.latest_checkpoint(f"{directory}/best").endswith("ckpt-3")
     skipped = f"skips its first batches (2 of cmlm); --init_checkpoint={directory} with"
@@ -286,7 +287,7 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     rows = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(row for row in rows if "validation/" not in row))
     config.task.cmlm.train_data.global_batch_size = 8
-    run = engine.build(config, directory)
+    run = building.build(Stage(config, directory))
     engine.train(run)
     assert run.is_over
     assert "best/ was chosen with another global_batch_size: the run" in caplog.text
@@ -297,7 +298,7 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
 def test_a_non_finite_loss_keeps_the_last_good_checkpoint(text, tmp_path):
     config = toys.run_config(text)
     config.trainer.checkpoint_interval = 2
-    run = engine.build(config, str(tmp_path))
+    run = building.build(Stage(config, str(tmp_path)))
     real_train = run.trainer.train
 
     def poisoned(num_steps):
@@ -327,7 +328,7 @@ def test_an_update_that_is_not_finite_is_never_saved(text, tmp_path):
         "trainer.optimizer.warmup_steps": 0,
         "trainer.checkpoint_interval": 1,
     }
-    run = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    run = building.build(Stage(toys.run_config(text, **settings), str(tmp_path)))
     with pytest.raises(NonFiniteError, match="is not finite after step 1"):
         engine.train(run, validate=False)
     assert tf.train.latest_checkpoint(str(tmp_path)) is None
@@ -340,7 +341,7 @@ def test_a_program_that_cannot_assert_is_checked_after_its_steps(
     text, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(distributed, "is_tpu", lambda strategy: True)
-    run = engine.build(toys.run_config(text), str(tmp_path))
+    run = building.build(Stage(toys.run_config(text), str(tmp_path)))
     kernel = run.trainer.model.projection().weights[4]
     kernel.assign(tf.fill(kernel.shape, np.nan))
     with pytest.raises(NonFiniteError, match="gradient_norm is not finite in steps 1 "):
@@ -352,7 +353,7 @@ def test_a_program_that_cannot_assert_is_checked_after_its_steps(
 @pytest.mark.usefixtures("eager")
 def test_a_failed_last_validation_loses_no_step(text, tmp_path, monkeypatch):
     settings = {"trainer.train_steps": 2, "trainer.checkpoint_interval": 100}
-    run = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    run = building.build(Stage(toys.run_config(text, **settings), str(tmp_path)))
 
     def fail(_):
         raise RuntimeError("no memory")
@@ -374,10 +375,10 @@ def test_a_run_of_an_earlier_version_resumes(text, tmp_path, monkeypatch):
             "_resource_apply_sparse",
         ):
             patch.delattr(optimization._OwnUpdates, name)
-        before = engine.build(toys.run_config(text, **settings), str(tmp_path))
+        before = building.build(Stage(toys.run_config(text, **settings), str(tmp_path)))
         engine.train(before, validate=False)
     settings["trainer.train_steps"] = 3
-    after = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    after = building.build(Stage(toys.run_config(text, **settings), str(tmp_path)))
     assert after.trainer.step == 2
     optimizers = before.trainer.optimizer, after.trainer.optimizer
     both = (run.trainer.trained_variables for run in (before, after))
@@ -388,7 +389,7 @@ def test_a_run_of_an_earlier_version_resumes(text, tmp_path, monkeypatch):
             np.testing.assert_array_equal(got, want)
     engine.train(after, validate=False)
     # From now on it counts them.
-    again = engine.build(toys.run_config(text, **settings), str(tmp_path))
+    again = building.build(Stage(toys.run_config(text, **settings), str(tmp_path)))
     updates = again.trainer.optimizer.get_slot(
         again.trainer.trained_variables[0], "updates"
     )
@@ -411,12 +412,12 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
         },
     )
     config.task.mlm.train_data.input_path = text
-    source = engine.build(config, str(tmp_path / "mlm"))
+    source = building.build(Stage(config, str(tmp_path / "mlm")))
     engine.train(source, validate=False)
 
     warm = toys.run_config(text, init_checkpoint=str(tmp_path / "mlm"))
     with caplog.at_level("INFO", logger="cmlm"):
-        run = engine.build(warm, str(tmp_path / "cmlm"))
+        run = building.build(Stage(warm, str(tmp_path / "cmlm")))
     said = f"weights: encoder, masked_lm from {tmp_path}/mlm; new: projection"
     assert said in caplog.messages
     assert run.trainer.step == 0
@@ -432,7 +433,7 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
         init_checkpoint=str(tmp_path / "mlm"),
         **{"model.sentence_vector": "projected"},
     )
-    projected = engine.build(warm, str(tmp_path / "projected")).trainer.model
+    projected = building.build(Stage(warm, str(tmp_path / "projected"))).trainer.model
     for a, b in zip(
         source.trainer.model.encoder.bert.get_weights(),
         projected.encoder.bert.get_weights(),
@@ -448,7 +449,7 @@ def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
 def test_another_models_directory_is_refused(text, finished):
     other = toys.run_config(text, **{"model.hidden_size": 32})
     with pytest.raises(UserError, match="holds a model with hidden_size=16, .* 32"):
-        engine.build(other, finished.run.directory)
+        building.build(Stage(other, finished.run.directory))
 
 
 @pytest.mark.large
@@ -458,7 +459,7 @@ def test_another_start_of_a_begun_run_is_refused(text, finished, tmp_path):
         "started without --init_.*names tiny/distil; allowed: no --init_checkpoint"
     )
     with pytest.raises(UserError, match=message):
-        engine.build(other, finished.run.directory)
+        building.build(Stage(other, finished.run.directory))
     warm = str(shutil.copytree(finished.run.directory, tmp_path / "warm"))
     begun = model_dir.read_config(warm)
     begun.init_checkpoint = "tiny/bert"
@@ -468,12 +469,12 @@ def test_another_start_of_a_begun_run_is_refused(text, finished, tmp_path):
         match="started from tiny/bert, .* names tiny/distil; allowed: "
         "--init_checkpoint=tiny/bert, also if these weights have moved, or",
     ):
-        engine.build(other, warm)
+        building.build(Stage(other, warm))
     # Another form of the path, and no path, leave the record as it is.
     for start in (os.path.abspath("tiny/bert/"), "./tiny/bert", ""):
         same = toys.run_config(text, init_checkpoint=start)
         assert agreement.begun_start(same, begun, warm) == "tiny/bert"
-    engine.build(toys.run_config(text), warm)
+    building.build(Stage(toys.run_config(text), warm))
     assert model_dir.read_config(warm).init_checkpoint == "tiny/bert"
 
 
@@ -487,7 +488,7 @@ def test_a_start_reads_the_configuration_of_its_run_once(text, finished, monkeyp
 
     monkeypatch.setattr(model_dir, "read_config", count)
     config = toys.run_config(text, **{"trainer.train_steps": 2})
-    engine.build(config, finished.run.directory)
+    building.build(Stage(config, finished.run.directory))
     assert directories == [finished.run.directory]
 
 
@@ -521,7 +522,7 @@ def test_another_teacher_of_a_finished_run_is_refused(text, finished, tmp_path):
         "allowed: tiny/bert, a larger"
     )
     with pytest.raises(UserError, match=message):
-        engine.build(config("tiny/other"), directory)
+        building.build(Stage(config("tiny/other"), directory))
     # Another form of the path, more steps, epochs (whose steps are not counted yet) and
     # a validation look for the text.
     for asked, writes in [
@@ -531,7 +532,7 @@ def test_another_teacher_of_a_finished_run_is_refused(text, finished, tmp_path):
         (config("tiny/other"), False),
     ]:
         with pytest.raises(UserError, match="nothing.txt"):
-            engine.build(asked, directory, writes=writes)
+            building.build(Stage(asked, directory), writes=writes)
 
 
 @pytest.mark.large
@@ -539,14 +540,14 @@ def test_another_optimizer_of_a_begun_run_is_refused(text, finished):
     other = toys.run_config(text, **{"trainer.optimizer.type": "adamw"})
     message = "trained with trainer.optimizer.type=lamb, .* adamw; allowed: lamb, or --"
     with pytest.raises(UserError, match=message):
-        engine.build(other, finished.run.directory)
+        building.build(Stage(other, finished.run.directory))
 
 
 @pytest.mark.parametrize("name", ["export.json", "modules.json", "saved_model.pb"])
 def test_a_folder_of_another_encoder_is_refused(text, tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(UserError, match=f"holds {name}, a part of an encoder; allowed"):
-        engine.build(toys.run_config(text), str(tmp_path))
+        building.build(Stage(toys.run_config(text), str(tmp_path)))
     assert os.listdir(tmp_path) == [name]
 
 
@@ -573,11 +574,11 @@ def test_a_new_run_names_the_files_of_others_in_its_folder(tmp_path, caplog):
     assert not caplog.messages
 
 
-def test_the_engine_checks_the_folder_of_a_new_run(tmp_path, caplog):
+def test_the_folder_of_a_new_run_is_checked(tmp_path, caplog):
     (tmp_path / "notes.txt").touch()
     config = toys.run_config("missing.txt")
     with pytest.raises(UserError, match=r"missing\.txt"):
-        engine.build(config, str(tmp_path))
+        building.build(Stage(config, str(tmp_path)))
     assert "not of a run: notes.txt; the run writes" in caplog.text
 
 
@@ -588,7 +589,7 @@ def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path, one_devi
     given.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
     own.write_text(given.read_text())
     config = toys.run_config(text)
-    start = Start(config, str(own.parent), one_device)
+    start = Start(Stage(config, str(own.parent)), one_device)
     data = inputs.prepare_data(config, start.directory)
     said = f"{own} was there before the run, .*; allowed: .*--vocab_file={own}"
     with pytest.raises(UserError, match=said):
@@ -625,7 +626,7 @@ def test_a_vocabulary_that_another_run_wrote_is_not_replaced(
         config = toys.run_config(text, **settings)
         run.mkdir(exist_ok=True)
         data = inputs.prepare_data(config, str(run))
-        inputs.prepare_vocabulary(Start(config, str(run), one_device), data)
+        inputs.prepare_vocabulary(Start(Stage(config, str(run)), one_device), data)
         return (run / "vocab.txt").read_text()
 
     own, copy = tmp_path / "own", tmp_path / "copy"
@@ -649,7 +650,7 @@ def test_a_new_objective_of_a_begun_run_is_refused(text, finished):
         f"{directory} trained cmlm, .* for mlm; allowed: --init_checkpoint={directory} "
     )
     with pytest.raises(UserError, match=said):
-        engine.build(other, directory)
+        building.build(Stage(other, directory))
 
 
 @pytest.mark.large
@@ -658,17 +659,21 @@ def test_a_finished_run_keeps_its_settings(text, finished, tmp_path, caplog):
     params = (tmp_path / "run" / model_dir.PARAMS).read_text()
     other = {"trainer.optimizer.learning_rate": 1e-4}
     with caplog.at_level("INFO", logger="cmlm"):
-        engine.build(
-            toys.run_config(text, **{"trainer.train_steps": 2, **other}), directory
+        building.build(
+            Stage(
+                toys.run_config(text, **{"trainer.train_steps": 2, **other}), directory
+            )
         )
     assert "these settings have no effect: trainer.optimizer.lear" in caplog.text
     assert "resuming" not in caplog.text
     message = "train_steps is 1, and the run in .* has 2 steps; allowed: at least 2 "
     fewer = toys.run_config(text, **{"trainer.train_steps": 1})
     with pytest.raises(UserError, match=message):
-        engine.build(fewer, directory)
+        building.build(Stage(fewer, directory))
     assert (tmp_path / "run" / model_dir.PARAMS).read_text() == params
-    engine.build(toys.run_config(text, **{"trainer.train_steps": 3}), directory)
+    building.build(
+        Stage(toys.run_config(text, **{"trainer.train_steps": 3}), directory)
+    )
     assert model_dir.read_config(directory).trainer.train_steps == 3
 
 
@@ -680,7 +685,7 @@ def test_other_text_that_a_vocabulary_does_not_know_is_refused(
     greek.write_text("νερό ποτάμι γέφυρα\nβάρκα ψάρι\n\n" * 40)
     config = toys.run_config(str(greek))
     directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))
-    resumed = Start(config, directory, one_device, finished.run.config)
+    resumed = Start(Stage(config, directory), one_device, finished.run.config)
     message = r"are \[UNK\] .*\(the text of the run so far, another --model_dir, or voc"
     with pytest.raises(UserError, match=message):
         inputs.prepare(resumed)
@@ -688,14 +693,14 @@ def test_other_text_that_a_vocabulary_does_not_know_is_refused(
     config = toys.run_config(str(greek), init_checkpoint=directory)
     message = r"\(weights with a vocabulary of this text, a run without --init_check"
     with pytest.raises(UserError, match=message):
-        inputs.prepare(Start(config, str(tmp_path / "warm"), one_device))
+        inputs.prepare(Start(Stage(config, str(tmp_path / "warm")), one_device))
 
 
 @pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})
-    run = engine.build(config, str(tmp_path / "a"))
+    run = building.build(Stage(config, str(tmp_path / "a")))
     run.manager.save(0)
     best = tf.train.Checkpoint(model=run.trainer.model)
     best.save(str(tmp_path / "a" / "best" / "ckpt"))
@@ -709,7 +714,7 @@ def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
             init_checkpoint=str(tmp_path / checkpoint),
             **{"vocabulary.file": file},
         )
-        return engine.build(warm, str(tmp_path / directory))
+        return building.build(Stage(warm, str(tmp_path / directory)))
 
     start("a/best/ckpt-1", "b")
     assert (tmp_path / "b" / "vocab.txt").read_text() == words
@@ -728,11 +733,11 @@ def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
 @pytest.mark.usefixtures("eager")
 def test_a_checkpoint_without_its_run_needs_its_vocabulary(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 1})
-    run = engine.build(config, str(tmp_path / "a"))
+    run = building.build(Stage(config, str(tmp_path / "a")))
     lone = tf.train.Checkpoint(model=run.trainer.model).save(str(tmp_path / "x/c"))
     warm = toys.run_config(text, init_checkpoint=lone)
     with pytest.raises(UserError, match="no params.yaml beside it; name its"):
-        engine.build(warm, str(tmp_path / "b"))
+        building.build(Stage(warm, str(tmp_path / "b")))
 
 
 def test_a_truncated_checkpoint_is_named(text, finished, tmp_path):
@@ -740,7 +745,7 @@ def test_a_truncated_checkpoint_is_named(text, finished, tmp_path):
     data = next(damaged.glob("ckpt-2.data*"))
     data.write_bytes(data.read_bytes()[: os.path.getsize(data) // 2])
     with pytest.raises(UserError, match="ckpt-2 is damaged or of another model"):
-        engine.build(toys.run_config(text), str(damaged))
+        building.build(Stage(toys.run_config(text), str(damaged)))
 
 
 @pytest.mark.large
@@ -760,7 +765,7 @@ def test_bfloat16_trains_on_float32_weights(text, tmp_path):
     config = toys.run_config(text, **{"trainer.train_steps": 2})
     config.runtime.mixed_precision_dtype = "bfloat16"
     try:
-        run = engine.build(config, str(tmp_path))
+        run = building.build(Stage(config, str(tmp_path)))
         validation = engine.train(run)
     finally:
         distributed.set_precision("float32")
@@ -784,7 +789,7 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
         monkeypatch.setattr(distributed, "_cpu_flags", lambda: frozenset(flags))
         directory = str(tmp_path)
         begun = model_dir.begun_config(directory)
-        agreement.choose_precision(Start(config, directory, one_device, begun))
+        agreement.choose_precision(Start(Stage(config, directory), one_device, begun))
         return config.runtime.mixed_precision_dtype
 
     assert precision({"avx512f", "avx512_bf16"}) == "bfloat16"
@@ -797,7 +802,7 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
     # A run that began in float32 goes on in float32 elsewhere.
     config = toys.run_config(text, **{"trainer.train_steps": 1})
     config.runtime.mixed_precision_dtype = "auto"
-    engine.train(engine.build(config, str(tmp_path)), validate=False)
+    engine.train(building.build(Stage(config, str(tmp_path))), validate=False)
     assert model_dir.read_config(str(tmp_path)).runtime.mixed_precision_dtype == (
         "float32"
     )
@@ -808,7 +813,7 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
 @pytest.mark.large
 def test_evaluating_a_finished_run_repeats_its_last_validation(text, finished):
     config = toys.run_config(text, **{"trainer.train_steps": 2})
-    again = engine.build(config, finished.run.directory, writes=False)
+    again = building.build(Stage(config, finished.run.directory), writes=False)
     assert engine.evaluate(again) == finished.validation
 
 
@@ -822,7 +827,7 @@ def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path):
         "trainer.validation_interval": 1,
     }
     config = toys.run_config(text, **settings)
-    straight = engine.build(config, str(tmp_path / "straight"))
+    straight = building.build(Stage(config, str(tmp_path / "straight")))
     engine.train(straight)
 
     def power_cut(num_steps):
@@ -833,14 +838,14 @@ def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path):
         return lambda num_steps: next(calls)(num_steps)
 
     for step in (1, 2):
-        killed = engine.build(config, str(tmp_path / "killed"))
+        killed = building.build(Stage(config, str(tmp_path / "killed")))
         # At its start the second one does what the first one owed.
         real = killed.trainer.evaluate
         killed.trainer.evaluate = evaluates_once(real) if step == 2 else power_cut
         with pytest.raises(RuntimeError, match="power cut"):
             engine.train(killed)
         assert killed.trainer.step == step
-    resumed = engine.build(config, str(tmp_path / "killed"))
+    resumed = building.build(Stage(config, str(tmp_path / "killed")))
     for _ in range(2):  # Once it is done, it is not done again.
         engine.train(resumed)
     want, got = (
@@ -873,7 +878,7 @@ def test_unknown_devices_and_precisions_are_named(text, tmp_path):
         config = toys.run_config(text)
         setattr(config.runtime, field, value)
         with pytest.raises(UserError, match=message):
-            engine.build(config, str(tmp_path))
+            building.build(Stage(config, str(tmp_path)))
     assert not (tmp_path / model_dir.PARAMS).exists()
 
 
@@ -891,12 +896,12 @@ def test_idle_gpus_are_said(gpus, monkeypatch, caplog):
 def test_params_yaml_repeats_a_run(finished, tmp_path):
     before = Path(finished.run.directory)
     config = loading.load("cmlm/english", [str(before / model_dir.PARAMS)], [])
-    engine.train(engine.build(config, str(tmp_path)), validate=False)
+    engine.train(building.build(Stage(config, str(tmp_path))), validate=False)
     toys.assert_equal_checkpoints(before / "ckpt-2", tmp_path / "ckpt-2")
 
 
 def test_params_yaml_reads_back_equal(text, tmp_path):
-    run = engine.build(toys.run_config(text), str(tmp_path))
+    run = building.build(Stage(toys.run_config(text), str(tmp_path)))
     again = model_dir.read_config(str(tmp_path))
     assert again.as_dict() == run.config.as_dict()
     assert again.model.vocab_size > 50

@@ -8,7 +8,8 @@ import toys
 from cmlm.config import experiment
 from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.training import engine, evals, metrics_log
+from cmlm.training import building, engine, evals, metrics_log
+from cmlm.training.stages import Stage
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def run_config(tmp_path):
 @pytest.mark.usefixtures("eager")
 def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
     config, metric = run_config()
-    run = engine.build(config, str(tmp_path / "run"))
+    run = building.build(Stage(config, str(tmp_path / "run")))
     tokenizer = run.trainer.objectives["cmlm"].tokenizer
     encoder = opening.live(run.trainer.model, tokenizer, 16)
     before = encoder.encode(["river boat"])
@@ -58,7 +59,7 @@ def test_tasks_are_scored_with_the_weights_of_the_step(run_config, tmp_path):
 @pytest.mark.large
 def test_tasks_are_scored_at_the_length_of_the_finished_encoder(run_config, tmp_path):
     config, _ = run_config(**{"model.seq_length": 9})
-    run = engine.build(config, str(tmp_path / "run"))
+    run = building.build(Stage(config, str(tmp_path / "run")))
     (encoder,) = run.score.args
     run.manager.save(1)
     finished = opening.open_encoder(str(tmp_path / "run"))
@@ -71,9 +72,9 @@ def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path, one_device):
     config, metric = run_config()
     config.trainer.best_checkpoint_metric = metric
     with pytest.raises(UserError, match="comparison is 'lower'; allowed: higher, as"):
-        engine.build(config, str(tmp_path / "run"))
+        building.build(Stage(config, str(tmp_path / "run")))
     config.trainer.best_checkpoint_comparison = "higher"
-    run = engine.build(config, str(tmp_path / "run"))
+    run = building.build(Stage(config, str(tmp_path / "run")))
     engine.train(run)
     assert tf.train.latest_checkpoint(str(tmp_path / "run" / "best"))
     before = run.evals.described(metric)
@@ -103,7 +104,7 @@ def test_what_cannot_be_scored_stops_before_the_first_step(
 ):
     config, _ = run_config(**values)
     with pytest.raises(UserError, match=message):
-        engine.build(config, str(tmp_path / "run"))
+        building.build(Stage(config, str(tmp_path / "run")))
     assert not (tmp_path / "run" / "params.yaml").exists()
 
 

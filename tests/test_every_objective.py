@@ -23,7 +23,8 @@ from cmlm.modeling import restoring
 from cmlm.objectives import OBJECTIVES
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
-from cmlm.training import engine, metrics_log, teachers
+from cmlm.training import building, engine, metrics_log, teachers
+from cmlm.training.stages import Stage
 from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer
 
@@ -139,7 +140,7 @@ class Case:
         run = experiment.ExperimentConfig()
         setattr(run.task, name, self.config)
         found = {name: self.config.load_data(str(data), True)}
-        start = Start(run, str(data), None)
+        start = Start(Stage(run, str(data)), None)
         self.found = teachers.prepare(start, found, self.tokenizer)[name]
         whole = tf.distribute.InputContext(1, 0, 1)
         one_device = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -430,7 +431,7 @@ def test_a_run_of_all_logs_each_and_a_checkpoint_has_all(data, tmp_path):
     """
     # The projection is a part that only the teacher's width makes.
     values = {"task.distill.projection": "linear", "trainer.train_steps": 1}
-    run = engine.build(run_config(data, OBJECTIVES, **values), str(tmp_path))
+    run = building.build(Stage(run_config(data, OBJECTIVES, **values), str(tmp_path)))
     trainer = run.trainer
     begun = weights(trainer)
     engine.train(run, validate=False)
@@ -474,7 +475,7 @@ def test_an_interleaved_run_on_two_replicas_resumes(data, tmp_path):
     config = run_config(data, names, **values)
     straight = tmp_path / "straight"
     with toys.eagerly():
-        engine.train(engine.build(config, str(straight)), validate=False)
+        engine.train(building.build(Stage(config, str(straight))), validate=False)
     rows = trained_rows(straight)
     assert [row["step"] for row in rows] == [1, 2, 3]
     drawn = [{name for name in names if row.get(f"train/{name}/loss")} for row in rows]
@@ -482,7 +483,7 @@ def test_an_interleaved_run_on_two_replicas_resumes(data, tmp_path):
     assert drawn[-1] in drawn[:-1], "a batch must be skipped"
 
     resumed = toys.rewind(straight, tmp_path / "resumed", step=2)
-    run = engine.build(config, str(resumed))
+    run = building.build(Stage(config, str(resumed)))
     assert run.trainer.step == 2
     engine.train(run, validate=False)
     want, got = (toys.stored(path / "ckpt-3") for path in (straight, resumed))

@@ -39,7 +39,9 @@ from cmlm.modeling.foreign import modules, tf_hub
 from cmlm.modeling.foreign import tensors as tensors_lib
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import vocabulary_file
-from cmlm.training import engine, warm_start
+from cmlm.training import warm_start
+from cmlm.training.building import build
+from cmlm.training.stages import Stage
 from export import huggingface_folder, saved_models
 
 LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
@@ -1452,7 +1454,7 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
     config = run_settings(tmp_path, folder)
     assert (config.model.num_layers, config.model.hidden_size) == (LAYERS, HIDDEN)
     with caplog.at_level(logging.INFO, logger="cmlm"):
-        run = engine.build(config, str(tmp_path / "run"))
+        run = build(Stage(config, str(tmp_path / "run")))
     model = run.trainer.model
     table = model.encoder.embedding_table.numpy()
     words = tensors["bert.embeddings.word_embeddings.weight"]
@@ -1473,7 +1475,7 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
         file.unlink()
     with pytest.raises(UserError, match=f"untrained:.*: {folder} holds no weights"):
         opening.open_weights(f"untrained:{tmp_path}/run")
-    again = engine.build(run_settings(tmp_path, folder), str(tmp_path / "run"))
+    again = build(Stage(run_settings(tmp_path, folder), str(tmp_path / "run")))
     words = again.trainer.model.encoder.embedding_table.numpy()
     np.testing.assert_array_equal(words, table)
 
@@ -1535,7 +1537,7 @@ def test_a_source_without_a_pooler_names_the_poolings_that_need_none(tmp_path):
     )
     message = f"model.pooling is 'pooler'; allowed: {others}, as .* has no pooler"
     with pytest.raises(UserError, match=message):
-        engine.build(config, str(tmp_path / "run"))
+        build(Stage(config, str(tmp_path / "run")))
 
 
 @pytest.mark.usefixtures("eager")
@@ -1549,7 +1551,7 @@ def test_a_run_killed_before_its_first_checkpoint_keeps_the_vocabulary(tmp_path,
         values = {"init_checkpoint": str(source), "vocabulary.max_unknown_share": 1}
         config = toys.run_config(text, **values)
         warm_start.adopt_for_run(config, (), model_dir.begun_config(directory))
-        engine.build(config, directory)
+        build(Stage(config, directory))
         assert vocabulary_file.same(f"{directory}/vocab.txt", f"{source}/vocab.txt")
 
 
@@ -1563,7 +1565,7 @@ def test_what_is_given_stands_where_weights_leave_the_choice(tmp_path):
     other.write_text("\n".join([*VOCAB[:-1], "other"]) + "\n")
     config.vocabulary.file = str(other)
     with pytest.raises(UserError, match="differs from .*vocab.txt"):
-        engine.build(config, str(tmp_path / "run"))
+        build(Stage(config, str(tmp_path / "run")))
 
 
 def test_a_run_trains_by_its_recipe_and_not_by_the_folder(tmp_path):
@@ -1587,7 +1589,7 @@ def test_a_round_trip_keeps_length_pooling_scaling_and_prompts(tmp_path):
     (folder / modules.PROMPTS).write_text(json.dumps({"prompts": prompts}))
     settings = ["model.pooling=source", "vocabulary.max_unknown_share=1"]
     config = run_settings(tmp_path, folder, settings)
-    run = engine.build(config, str(tmp_path / "run"))
+    run = build(Stage(config, str(tmp_path / "run")))
     run.manager.save(1)
     # A run from the run has it, too.
     second = run_settings(tmp_path, tmp_path / "run", settings)

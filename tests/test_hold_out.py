@@ -16,7 +16,8 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.objectives import OBJECTIVES
 from cmlm.objectives.base import Data
-from cmlm.training import engine, hold_out, inputs, metrics_log
+from cmlm.training import building, engine, hold_out, inputs, metrics_log
+from cmlm.training.stages import Stage
 
 FRACTION = "task.cmlm.train_data.hold_out_fraction"
 
@@ -28,7 +29,9 @@ def small(tmp_path):
 
 def build(text, directory, **values):
     steps = {"trainer.train_steps": 2, "trainer.validation_interval": 2}
-    return engine.build(toys.run_config(text, **steps | values), str(directory))
+    return building.build(
+        Stage(toys.run_config(text, **steps | values), str(directory))
+    )
 
 
 def said_by(caplog, words: str) -> str:

@@ -6,7 +6,8 @@ import toys
 from tensorflow.python.data.ops import iterator_ops
 
 from cmlm.common import iterators
-from cmlm.training import engine
+from cmlm.training import building, engine
+from cmlm.training.stages import Stage
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_run_has_no_tuned_iterator(tmp_path, tuned, strategy):
     text = toys.write_corpus(tmp_path / "corpus.txt")
     config = toys.run_config(text, **{"trainer.train_steps": 2})
     config.runtime.distribution_strategy = strategy
-    engine.train(engine.build(config, str(tmp_path / "model")))
+    engine.train(building.build(Stage(config, str(tmp_path / "model"))))
     assert len(tuned) >= 3
     # None: never said, which is TensorFlow's default, tuned.
     assert set(tuned) == {False}

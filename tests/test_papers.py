@@ -26,7 +26,8 @@ from test_train import kind
 
 from cmlm import train
 from cmlm.config import loading
-from cmlm.training import engine, stages
+from cmlm.training import building, engine, stages
+from cmlm.training.stages import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
@@ -99,7 +100,7 @@ def toy(tmp_path_factory) -> dict[str, str]:
     (directory / "target.txt").write_text("\n".join(reversed(lines)) + "\n")
     (directory / "names.txt").write_text("river boat\nold bridge\nsmall\n")
     config = toys.run_config(text, **{"model.max_position_embeddings": 600})
-    run = engine.build(config, str(directory / "run"))
+    run = building.build(Stage(config, str(directory / "run")))
     run.manager.save(0)
     values = {"model.max_position_embeddings": 600}
     values["task.quickthought.weight"], values["task.cmlm.weight"] = 1, 0
@@ -108,9 +109,9 @@ def toy(tmp_path_factory) -> dict[str, str]:
     values["task.quickthought.train_data.seq_length"] = 16
     values["task.quickthought.train_data.global_batch_size"] = 8
     values["trainer.best_checkpoint_metric"] = ""
-    engine.build(toys.run_config(text, **values), str(directory / "two")).manager.save(
-        0
-    )
+    building.build(
+        Stage(toys.run_config(text, **values), str(directory / "two"))
+    ).manager.save(0)
     return {
         "text": text,
         "bitext": str(directory / "bitext.tsv"),
@@ -485,7 +486,7 @@ def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):
     trained[found] = _name(path)
     shrink(config)
     for stage in stages.plan(config, str(tmp_path / "run")):
-        run = engine.build(stage.config, stage.directory, stage.stacked_on)
+        run = building.build(stage)
         engine.train(run, validate=False)
     assert run.trainer.step == 1
     assert all(count.numpy() for count in run.trainer.batches_seen.values())

@@ -13,7 +13,8 @@ from cmlm.errors import UserError
 from cmlm.tokenization import letters, rules, vocabulary_file
 from cmlm.tokenization.rules import Rules
 from cmlm.tokenization.word_pieces import WordPiece, WordSplitter
-from cmlm.training import engine, warm_start
+from cmlm.training import building, warm_start
+from cmlm.training.stages import Stage
 from cmlm.vocabulary import learning, of_run
 from cmlm.vocabulary.settings import VocabularyConfig
 from export import huggingface_folder, saved_models
@@ -284,10 +285,10 @@ def test_a_run_of_another_case_is_refused_before_its_first_step(
     os.remove(path + ".json")
     values = {"vocabulary.file": path, "vocabulary.lower_case": False}
     with pytest.raises(UserError, match=r"% of the tokens are \[UNK\] with .*cased"):
-        engine.build(run_config(text_file, **values), str(tmp_path / "a"))
+        building.build(Stage(run_config(text_file, **values), str(tmp_path / "a")))
     values["vocabulary.max_unknown_share"] = 1
     caplog.set_level("INFO", "cmlm")
-    engine.build(run_config(text_file, **values), str(tmp_path / "b"))
+    building.build(Stage(run_config(text_file, **values), str(tmp_path / "b")))
     assert "are [UNK]: the vocabulary is of other text or another case" in caplog.text
 
 
@@ -299,7 +300,7 @@ def test_a_resumed_run_keeps_the_rules_of_its_vocabulary(text_file, tmp_path):
     config = run_config(text_file, **{"vocabulary.file": path})
     warm_start.adopt_vocabulary(config, (), None, None)
     directory = str(tmp_path / "run")
-    engine.build(config, directory).manager.save(0)
+    building.build(Stage(config, directory)).manager.save(0)
     assert rules.read(f"{directory}/vocab.txt").rules == Rules(True, False).as_dict()
     again = run_config(text_file, **{"vocabulary.lower_case": False})
     begun = model_dir.begun_config(directory)
@@ -319,7 +320,7 @@ FORMATTED = ["co\u00adop na\u200cme x\u200dy b\u0007ell \u0600th\u200be\tend"]
 def encoder_of(rules_of: Rules, text_file: str, directory: str):
     """An untrained encoder whose run learnt its vocabulary by these rules."""
     values = {f"vocabulary.{name}": value for name, value in rules_of.as_dict().items()}
-    run = engine.build(run_config(text_file, **values), directory)
+    run = building.build(Stage(run_config(text_file, **values), directory))
     run.manager.save(0)
     trained = opening.open_weights(directory)
     assert trained.tokenizer.rules == rules_of

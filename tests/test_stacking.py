@@ -14,7 +14,8 @@ from cmlm.errors import UserError
 from cmlm.modeling import restoring
 from cmlm.modeling.stacking import stack
 from cmlm.tokenization import vocabulary_file
-from cmlm.training import engine, stages
+from cmlm.training import agreement, building, engine, stages
+from cmlm.training.stages import Stage
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_stages_double_the_layers(text, tmp_path):
         planned[1].directory,
     ]
     assert planned[-1].directory == str(tmp_path / "run")
-    assert {stage.whole for stage in planned} == {planned[-1].directory}
+    assert {stage.shared_directory for stage in planned} == {planned[-1].directory}
     assert planned[0].directory == str(tmp_path / "run" / "stages" / "2-layers")
 
 
@@ -136,10 +137,10 @@ def test_the_start_of_a_stage_is_known_without_its_checkpoints(text, tmp_path):
     (Path(first.directory) / "checkpoint").write_text(
         'model_checkpoint_path: "ckpt-1"\n'
     )
-    first.check_start()
+    agreement.check_done(first)
     first.config.init_checkpoint = "bert"
     with pytest.raises(UserError, match="started without --init_checkpoint"):
-        first.check_start()
+        agreement.check_done(first)
 
 
 def test_a_later_stage_of_an_earlier_version_has_the_start_of_the_first(text, tmp_path):
@@ -153,10 +154,10 @@ def test_a_later_stage_of_an_earlier_version_has_the_start_of_the_first(text, tm
         start = "bert" if stage is first else ""
         begun = stage.config.replace(init_checkpoint=start)
         model_dir.write_config(stage.directory, begun)
-    middle.check_start()
+    agreement.check_done(middle)
     middle.config.init_checkpoint = "other"
     with pytest.raises(UserError, match="started from bert, this command names other"):
-        middle.check_start()
+        agreement.check_done(middle)
     for stage in planned:
         begun = model_dir.read_config(stage.directory)
         assert begun.stacked_on == (stage.stacked_on or "")
@@ -188,7 +189,7 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
     def run(directory):
         planned = stages.plan(config, str(directory))
         for stage in planned[stages.count_done(planned) :]:
-            built = engine.build(stage.config, stage.directory, stage.stacked_on)
+            built = building.build(stage)
             engine.train(built)
         return built
 
@@ -214,7 +215,7 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
     shutil.rmtree(tmp_path / "stopped" / "stages")
     assert stages.count_done(planned) == 2
     last = planned[-1]
-    again = engine.build(last.config, last.directory, last.stacked_on)
+    again = building.build(last)
     assert again.is_over
 
 
@@ -244,15 +245,15 @@ def test_a_stage_takes_tokenizer_json_and_precision_from_the_stage_before(
     first, last = stages.plan(config, str(tmp_path / "run"))
     if source == "init_checkpoint":
         # The vocabulary comes with the weights, and no setting names it.
-        begun = engine.build(first.config.replace(), str(tmp_path / "begun"))
+        begun = building.build(Stage(first.config.replace(), str(tmp_path / "begun")))
         engine.train(begun, validate=False)
         config.init_checkpoint, config.vocabulary.file = begun.directory, ""
         first, last = stages.plan(config, str(tmp_path / "run"))
-    engine.train(engine.build(first.config, first.directory), validate=False)
+    engine.train(building.build(first), validate=False)
     # A run does not change its precision between two stages.
     last.config.runtime.mixed_precision_dtype = distributed.AUTO
     monkeypatch.setattr(distributed, "fast_precision", lambda runtime: "bfloat16")
-    built = engine.build(last.config, last.directory, last.stacked_on)
+    built = building.build(last)
     assert built.config.runtime.mixed_precision_dtype == "float32"
     assert built.config.vocabulary.file == f"{first.directory}/tokenizer.json"
     assert [path.name for path in (tmp_path / "run").glob("*.json")] == [
@@ -265,24 +266,24 @@ def test_a_stage_takes_tokenizer_json_and_precision_from_the_stage_before(
     start, asked = config.init_checkpoint, last.config.replace(init_checkpoint="bert")
     built.manager.save(0)
     with pytest.raises(UserError, match=f"started from {start}, .* names bert"):
-        engine.build(asked, last.directory, last.stacked_on)
+        building.build(Stage(asked, last.directory, last.stacked_on))
     # In an earlier version, it named none.
     begun = model_dir.read_config(last.directory)
     assert begun.stacked_on == first.directory
     begun = begun.replace(init_checkpoint="", stacked_on="")
     model_dir.write_config(last.directory, begun)
-    engine.build(last.config, last.directory, last.stacked_on)
+    building.build(last)
     begun = model_dir.read_config(last.directory)
     assert begun.init_checkpoint == start and begun.stacked_on == first.directory
     shutil.rmtree(first.directory)
     model_dir.write_config(last.directory, begun.replace(init_checkpoint=""))
     with pytest.raises(UserError, match="started without --init_checkpoint, .* names"):
-        engine.build(last.config, last.directory, last.stacked_on)
+        building.build(last)
     # Without the stages before, one of an earlier version may have started anywhere.
     begun = begun.replace(init_checkpoint="", stacked_on="")
     model_dir.write_config(last.directory, begun)
     # A build fills in the vocabulary of the stage before, which is gone.
     *_, last = stages.plan(config, str(tmp_path / "run"))
-    engine.build(last.config, last.directory, last.stacked_on)
+    building.build(last)
     begun = model_dir.read_config(last.directory)
     assert begun.init_checkpoint == start and begun.stacked_on == first.directory

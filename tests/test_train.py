@@ -17,7 +17,8 @@ from cmlm import train
 from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.training import engine, stages
+from cmlm.training import building, engine, stages
+from cmlm.training.stages import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").glob("*.flags"))
@@ -39,7 +40,7 @@ def start(tmp_path_factory):
     directory = tmp_path_factory.mktemp("start")
     text = toys.write_corpus(directory / "corpus.txt")
     config = toys.run_config(text, **{"model.max_position_embeddings": 600})
-    run = engine.build(config, str(directory / "run"))
+    run = building.build(Stage(config, str(directory / "run")))
     run.manager.save(0)
     return str(directory / "run")
 
@@ -189,7 +190,7 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
     shrink(config)
     planned = stages.plan(config, run_dir)
     for stage in planned:
-        run = engine.build(stage.config, stage.directory, stage.stacked_on)
+        run = building.build(stage)
         engine.train(run, validate=stage is planned[-1])
     assert run.trainer.step == 2
     seen = {name: count.numpy() for name, count in run.trainer.batches_seen.items()}
@@ -315,14 +316,14 @@ def test_the_stages_divide_the_layers_of_flags_or_preset(start, setting, said):
 
 @pytest.mark.parametrize("directory", ["run", "run/stages/1-layers"])
 def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, capsys):
-    stage = stages.Stage(directory, None, "run")
+    stage = Stage(None, directory, whole="" if directory == "run" else "run")
     built = types.SimpleNamespace(
         directory=directory,
         config=toys.run_config("text.txt"),
         trainer=types.SimpleNamespace(step=20),
         is_over=True,
     )
-    monkeypatch.setattr(engine, "build", lambda *_, **__: built)
+    monkeypatch.setattr(building, "build", lambda *_, **__: built)
     monkeypatch.setattr(engine, "train", lambda *_, **__: None)
     monkeypatch.setattr(train, "_describe", lambda _: "")
     with flagsaver.flagsaver():

@@ -22,8 +22,9 @@ with cli.quiet_imports():
     from cmlm.config import overrides
     from cmlm.errors import UserError
     from cmlm.modeling import optimization
-    from cmlm.training import engine
+    from cmlm.training import building, engine
     from cmlm.training.finite import NonFiniteError
+    from cmlm.training.stages import Stage
     from cmlm.training.trainer import Trainer
 
 
@@ -93,11 +94,11 @@ def agree(strategy, directory: Path) -> dict:
 
     def other_seed():
         config = toys.run_config(text, **{"trainer.seed": number})
-        engine.build(config, str(directory / "refused"), strategy=strategy)
+        building.build(Stage(config, str(directory / "refused")), strategy=strategy)
 
     def no_text():
         config = toys.run_config(str(directory / "nothing.txt"))
-        engine.build(config, str(directory / "refused"), strategy=strategy)
+        building.build(Stage(config, str(directory / "refused")), strategy=strategy)
 
     found = {
         "metrics": metrics,
@@ -144,7 +145,7 @@ def finish(strategy, directory: Path) -> dict:
         config = overrides.from_yaml(str(directory / "killed.yaml"))
         config.runtime.distribution_strategy = "multi_worker_mirrored"
         config.trainer.validation_interval = config.trainer.checkpoint_interval
-        run = engine.build(config, str(directory / name), strategy=strategy)
+        run = building.build(Stage(config, str(directory / name)), strategy=strategy)
         begun = run.trainer.step
         if name == "killed":
             # A loop of steps ends at each checkpoint.

@@ -89,7 +89,7 @@ class TrainerConfig(hyperparams.Config):
     def is_over(self, step: int) -> bool:
         """Whether a run has taken all of its steps.
 
-        With `epochs`, call it only after the engine has set `train_steps`.
+        With `epochs`, call it only on a built run, which has set `train_steps`.
 
         Args:
             step: the updates so far.

@@ -1,7 +1,7 @@
 """From batches to losses: an objective a file, a configuration above its class.
 
 To add an objective, write its file and add its line to `OBJECTIVES`. The task
-configuration, the engine and the recipes find it there.
+configuration, `training.building` and the recipes find it there.
 """
 
 from __future__ import annotations

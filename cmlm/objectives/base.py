@@ -196,7 +196,7 @@ class Objective(tf.Module, abc.ABC):
         self.tokenizer = tokenizer
         self.data = data
         self.static_shapes = static_shapes
-        # Set by the engine for runs of whole epochs, see `Feed.epoch_examples`.
+        # `training.building` sets it for runs in epochs, see `Feed.epoch_examples`.
         self.epoch_examples = 0
 
     # Names of the metrics that `compute` returns; the loss itself comes first.

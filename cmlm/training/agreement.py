@@ -17,6 +17,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import export_layout, latest, optimization
 from cmlm.modeling.foreign import modules, tensors
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
+from cmlm.training.stages import Stage
 from cmlm.training.start import Start
 
 # These decide how a vocabulary is learnt, once, before the first checkpoint.
@@ -114,8 +115,8 @@ def choose_precision(start: Start) -> None:
 
     def choose():
         before = start.begun
-        if before is None and start.stacked_on:
-            before = model_dir.begun_config(start.stacked_on)
+        if before is None and start.stage.stacked_on:
+            before = model_dir.begun_config(start.stage.stacked_on)
         if before is None:
             return distributed.fast_precision(runtime)
         # A run does not change its precision on the way from machine to machine.
@@ -144,6 +145,14 @@ def check_begun(start: Start) -> str:
         _refuse_new_objectives(start)
         _refuse_other_optimizer(start)
     return source
+
+
+def check_done(stage: Stage) -> None:
+    """Raises UserError if a finished stage began with other weights than asked for."""
+    # The checkpoints of a stage before a begun one may be gone.
+    if model_dir.is_model_dir(stage.directory):
+        begun = model_dir.read_config(stage.directory)
+        begun_start(stage.config, begun, stage.directory)
 
 
 def refuse_other_model(start: Start) -> None:

@@ -137,7 +137,7 @@ def _prepare_files(start: Start) -> dict[str, Any]:
     """Prepares data and vocabulary, and describes them in values that JSON can hold."""
     config = start.config
     tf.io.gfile.makedirs(start.directory)
-    data = prepare_data(config, start.shared_directory)
+    data = prepare_data(config, start.stage.shared_directory)
     teachers.refuse_others(start)
     path = prepare_vocabulary(start, data)
     data = teachers.prepare(start, data, config.vocabulary.tokenizer(path))

@@ -13,31 +13,32 @@ from collections.abc import Sequence
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.modeling import latest
-from cmlm.training import agreement, metrics_log
+from cmlm.training import metrics_log
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """One stage of a run.
+    """One stage of a run. A run without stacking is its only stage.
 
     Attributes:
-        directory: the model_dir of the stage.
-        config: the configuration of the stage.
-        whole: the model_dir of the whole run.
+        config: the configuration of the stage, validated. The values that depend on
+            the data and on the machine are filled in place: file, size and rules of the
+            vocabulary, the steps of a run in epochs, the precision `auto`.
+        directory: the model_dir of the stage, the same for every worker.
         stacked_on: the directory of the stage before; None for the first stage.
+        whole: the model_dir of the whole run; "" for the last stage, which has it as
+            its own.
     """
 
-    directory: str
     config: ExperimentConfig
-    whole: str
+    directory: str
     stacked_on: str | None = None
+    whole: str = ""
 
-    def check_start(self) -> None:
-        """Raises UserError if the stage began with other weights than `config` says."""
-        # The checkpoints of a stage before a begun one may be gone.
-        if model_dir.is_model_dir(self.directory):
-            begun = model_dir.read_config(self.directory)
-            agreement.begun_start(self.config, begun, self.directory)
+    @property
+    def shared_directory(self) -> str:
+        """The model_dir whose text and teacher's vectors all stages of a run share."""
+        return self.whole or self.directory
 
 
 def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
@@ -78,9 +79,9 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         own.trainer.train_steps = train_steps
         own.trainer.stacking_steps = ()
         before = planned[-1].directory if planned else None
-        where = directory
+        where, whole = directory, ""
         if number < len(steps):
             name = f"{own.model.num_layers}-layers"
-            where = os.path.join(directory, model_dir.STAGES, name)
-        planned.append(Stage(where, own, directory, before))
+            where, whole = os.path.join(directory, model_dir.STAGES, name), directory
+        planned.append(Stage(own, where, before, whole))
     return planned

@@ -1,4 +1,4 @@
-"""One start of a run: the configuration, the folders, and the run so far."""
+"""One start of a run: its stage, the devices, and the run so far."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import dataclasses
 import tensorflow as tf
 
 from cmlm.config.experiment import ExperimentConfig
+from cmlm.encoders import model_dir
+from cmlm.training.stages import Stage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,34 +16,46 @@ class Start:
     """One start of a run, or of a stage of a run.
 
     Attributes:
-        config: the configuration of the command. The values that depend on the data and
-            on the machine are filled in place.
-        directory: the model_dir, the same for every worker.
+        stage: the configuration and the folders.
         strategy: the devices.
         begun: the configuration of the last start, or None if the run has no
             checkpoint.
-        stacked_on: the directory of the stage before, or None.
-        whole: the model_dir of the whole run, if this one is a stage.
         writes: whether the run trains; a run that only validates writes no results.
     """
 
-    config: ExperimentConfig
-    directory: str
+    stage: Stage
     strategy: tf.distribute.Strategy
     begun: ExperimentConfig | None = None
-    stacked_on: str | None = None
-    whole: str = ""
     writes: bool = True
 
+    @classmethod
+    def of(
+        cls, stage: Stage, strategy: tf.distribute.Strategy, writes: bool = True
+    ) -> Start:
+        """Reads params.yaml, once for all checks of this start."""
+        begun = model_dir.begun_config(stage.directory)
+        is_later = begun is not None and stage.stacked_on
+        if is_later and not (begun.stacked_on or begun.init_checkpoint):
+            # In an earlier version, a later stage kept neither, and the stages that
+            # tell both may be gone.
+            begun.stacked_on = stage.stacked_on
+            begun.init_checkpoint = stage.config.init_checkpoint
+        return cls(stage, strategy, begun, writes)
+
     @property
-    def shared_directory(self) -> str:
-        """The model_dir whose text and teacher's vectors all stages of a run share."""
-        return self.whole or self.directory
+    def config(self) -> ExperimentConfig:
+        """The configuration of the command, see `Stage.config`."""
+        return self.stage.config
+
+    @property
+    def directory(self) -> str:
+        """The model_dir of the stage."""
+        return self.stage.directory
 
     @property
     def is_first(self) -> bool:
         """Whether the run has no checkpoint, and no stage before it."""
-        return self.begun is None and not self.stacked_on
+        return self.begun is None and not self.stage.stacked_on
 
     @property
     def is_untrained(self) -> bool:

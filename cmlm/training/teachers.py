@@ -98,7 +98,7 @@ def _with_bases(
     # The objective with the most vectors has those of the other ones, too.
     for name in sorted(found, key=lambda name: -found[name].rows):
         bases.setdefault(teachers[name], found[name].basis)
-    folder = os.path.join(start.shared_directory, model_dir.BASES)
+    folder = os.path.join(start.stage.shared_directory, model_dir.BASES)
     others = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
     source = start.config.init_checkpoint if start.is_first else ""
     former = source and warm_start.own_run(source)
@@ -150,7 +150,7 @@ def refuse_others(start: Start) -> None:
 
 def _cache(start: Start, objective: DistillConfig) -> str:
     """Raises UserError for a remote path: TensorFlow maps the vectors to memory."""
-    own = os.path.join(start.shared_directory, model_dir.TEACHER)
+    own = os.path.join(start.stage.shared_directory, model_dir.TEACHER)
     path = objective.teacher_cache or own
     if not path_names.is_local(path):
         raise UserError(

@@ -18,7 +18,8 @@ import test_sources
 import testsets
 import toys
 
-from cmlm.training import engine
+from cmlm.training import building, engine
+from cmlm.training.stages import Stage
 from tests.campaign import base
 
 
@@ -33,7 +34,7 @@ def write(directory: Path) -> None:
     config = toys.run_config(str(directory / "corpus.txt"))
     config.trainer.train_steps = config.trainer.checkpoint_interval = 4
     config.trainer.summary_interval = config.trainer.validation_interval = 2
-    engine.train(engine.build(config, str(directory / "resumed")))
+    engine.train(building.build(Stage(config, str(directory / "resumed"))))
     (directory / "original").mkdir()
     test_foreign_weights.write_original(directory / "original")
     for name, make in (
