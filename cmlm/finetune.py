@@ -172,12 +172,12 @@ def _finetune_public(tasks, settings, seeds: list[int], output: str | None) -> N
     with cli.quiet_imports("evaluate"):
         from cmlm.evaluation import layout
         from cmlm.evaluation.data_dir import DataDir
-        from cmlm.finetuning import report, run
+        from cmlm.finetuning import report, run, task_data
 
     outcomes, several = [], len(tasks) > 1
     if several:
         for task in tasks:
-            run.check(task, DataDir(FLAGS.data_dir))
+            task_data.check(task, DataDir(FLAGS.data_dir))
     with _new_folders(output) as (directory, work):
         for task in tasks:
             source = DataDir(FLAGS.data_dir)

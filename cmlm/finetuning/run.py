@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.common import checksums
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import fingerprints, opening
 from cmlm.encoders.opened_weights import (
@@ -21,11 +20,10 @@ from cmlm.encoders.opened_weights import (
 )
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.evaluation import metrics
-from cmlm.evaluation.data_dir import DataDir, MissingData
-from cmlm.finetuning import examples, tasks, training
-from cmlm.finetuning.examples import Examples
+from cmlm.evaluation.data_dir import DataDir
+from cmlm.finetuning import task_data, tasks, training
 from cmlm.finetuning.finished import Finished, best
+from cmlm.finetuning.task_data import TaskData
 
 GLUE_LENGTH = 128
 
@@ -48,90 +46,6 @@ class Outcome:
     rows: dict[str, dict[str, float]]
     predictions: dict[str, tuple[list[str], np.ndarray]]
     kept: str | None
-
-
-@dataclasses.dataclass
-class Data:
-    """The files of a task, tokenised.
-
-    Attributes:
-        parts: the examples of each file, by name.
-        paths: the paths of each file, by name.
-        tests: the file to submit, by the name of its test file.
-    """
-
-    parts: dict[str, Examples]
-    paths: dict[str, list[str]]
-    tests: dict[str, str]
-
-    @property
-    def gold(self) -> dict[str, np.ndarray]:
-        """The labels of each file, by name."""
-        return {name: part.labels for name, part in self.parts.items()}
-
-
-def check(task: tasks.Task, source: DataDir) -> None:
-    """Reads the files of a task without tokenising them.
-
-    With several tasks, a missing or damaged file then shows before the first of them
-    trains.
-
-    Raises:
-        MissingData: a file of `task.train` or `task.dev` is missing.
-        UserError: a file is damaged.
-    """
-    for name in (*task.needed, *(name for _, name in (*task.heldout, *task.tests))):
-        try:
-            paths = task.find(source, name)
-        except MissingData:
-            if name in task.needed:
-                raise
-            continue
-        with_labels = name not in [test for _, test in task.tests]
-        for _ in task.examples(name, paths, with_labels):
-            pass
-
-
-def read(
-    task: tasks.Task,
-    source: DataDir,
-    opened: OpenedWeights,
-    seq_length: int,
-) -> Data:
-    """Reads and tokenises the files of a task.
-
-    Raises:
-        MissingData: a file of `task.train` or `task.dev` is missing. A missing test or
-            held-out file gives a line on stderr instead.
-        UserError: a file is damaged, or has too few scores for a correlation.
-    """
-    paths = {name: task.find(source, name) for name in task.needed}
-    tests = {}
-    for _, name in task.heldout:
-        try:
-            paths[name] = task.find(source, name)
-        except MissingData as error:
-            print(f"no score for {name}: {error}", file=sys.stderr)
-    for answer, name in task.tests:
-        try:
-            paths[name] = task.find(source, name)
-            tests[name] = answer
-        except MissingData as error:
-            print(f"no predictions in {answer}: {error}", file=sys.stderr)
-    parts = {
-        name: examples.encode(
-            task.examples(name, found, with_labels=name not in tests),
-            opened.tokenizer,
-            seq_length,
-            apart=task.head == "vectors",
-        )
-        for name, found in paths.items()
-    }
-    if task.is_regression:
-        for _, name in (*task.dev, *task.heldout):
-            if name in parts:
-                metrics.check_gold(parts[name].labels, f"{paths[name][0]} ({name})")
-    return Data(parts, paths, tests)
 
 
 def finetune(
@@ -170,15 +84,15 @@ def finetune(
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
     seq_length = resolve_seq_length(opened, seq_length, default=default)
-    data = read(task, source, opened, seq_length)
-    _tell_sizes(task, data, describe_limit(opened, seq_length))
+    data = task_data.read(task, source, opened, seq_length)
+    _tell_sizes(data, describe_limit(opened, seq_length))
     about = {"path": model, **fingerprints.describe(opened, seq_length)}
     start, tokenizer = training.Start(opened), opened.tokenizer
     # The fine-tuned models need the memory of the original.
     del opened
     used = {**vars(settings), "seq_length": seq_length, "head": start.head(task)}
-    described = {name: _describe(data, name) for name in data.parts}
-    _tell_plan(model, settings, len(data.parts[task.train]), used["head"], seeds)
+    described = data.describe()
+    _tell_plan(model, settings, len(data.train), used["head"], seeds)
     finished = Finished(work_dir, about, start.pooler or (), task.name, used, described)
     scores, answers, kept = {}, {}, None
     for seed in seeds:
@@ -187,7 +101,7 @@ def finetune(
             scores[seed], outputs = found
         else:
             classifier = training.SentenceClassifier(start, task, settings, seed)
-            scores[seed], outputs = _one_seed(classifier, task, data, settings)
+            scores[seed], outputs = _one_seed(classifier, data, settings)
             if keep is not None and seed == best(scores):
                 folder = finished.folder(seed)
                 keep(classifier.model, tokenizer, seq_length, outputs, folder)
@@ -203,7 +117,7 @@ def finetune(
         if seed == best(scores):
             answers, kept = outputs, finished.folder(seed) if keep else None
     results = {"task": task.name, "model": about, "settings": used, "data": described}
-    return _outcome(task, data, results, scores, answers, kept)
+    return _outcome(data, results, scores, answers, kept)
 
 
 def _check_segments(model: str, opened: OpenedWeights, task: tasks.Task) -> None:
@@ -216,11 +130,11 @@ def _check_segments(model: str, opened: OpenedWeights, task: tasks.Task) -> None
         )
 
 
-def _tell_sizes(task: tasks.Task, data: Data, limit: str) -> None:
+def _tell_sizes(data: TaskData, limit: str) -> None:
     sizes = ", ".join(f"{len(part):,} in {name}" for name, part in data.parts.items())
     cut = sum(part.truncated for part in data.parts.values())
     print(
-        f"{task.name}: examples: {sizes}; {cut:,} of them cut at {limit}",
+        f"{data.task.name}: examples: {sizes}; {cut:,} of them cut at {limit}",
         file=sys.stderr,
     )
 
@@ -236,8 +150,7 @@ def _tell_plan(
 
 
 def _outcome(
-    task: tasks.Task,
-    data: Data,
+    data: TaskData,
     results: dict[str, Any],
     scores: dict[int, dict[str, float]],
     answers: dict[str, np.ndarray],
@@ -246,14 +159,13 @@ def _outcome(
     """The outcome of all seeds.
 
     Args:
-        task: the task.
-        data: its files.
+        data: the task and its files.
         results: the task, the model, the settings and the files, for results.json.
         scores: the metrics of each seed.
         answers: the outputs of the best seed's head for each test file.
         kept: see `Outcome`.
     """
-    summary = _summarise(task, data, scores)
+    summary = _summarise(data, scores)
     results = {
         **results,
         "seeds": {str(seed): figures for seed, figures in scores.items()},
@@ -265,13 +177,12 @@ def _outcome(
         answer: (data.parts[name].indices, answers[name])
         for name, answer in data.tests.items()
     }
-    return Outcome(task, results, {**rows, **summary}, predictions, kept)
+    return Outcome(data.task, results, {**rows, **summary}, predictions, kept)
 
 
 def _one_seed(
     classifier: training.SentenceClassifier,
-    task: tasks.Task,
-    data: Data,
+    data: TaskData,
     settings: training.Settings,
 ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Trains a classifier, and reads every file but the training file with it.
@@ -279,24 +190,23 @@ def _one_seed(
     Returns:
         The scores with the training loss, and the outputs of the head by file.
     """
-    train = data.parts[task.train]
-    line = ProgressLine(settings.steps(len(train)), 0)
+    line = ProgressLine(settings.steps(len(data.train)), 0)
 
     def tell(step, loss, rate):
         line.update(step, {"loss": loss, "lr": rate}, settings.batch_size)
 
-    loss = classifier.train(train, tell)
+    loss = classifier.train(data.train, tell)
     outputs = {
         name: classifier.outputs(part)
         for name, part in data.parts.items()
-        if part is not train
+        if name != data.task.train
     }
-    predicted = {name: task.decide(each) for name, each in outputs.items()}
-    return {**task.score(predicted, data.gold), "train_loss": loss}, outputs
+    predicted = {name: data.task.decide(each) for name, each in outputs.items()}
+    return {**data.score(predicted), "train_loss": loss}, outputs
 
 
 def _summarise(
-    task: tasks.Task, data: Data, scores: dict[int, dict[str, float]]
+    data: TaskData, scores: dict[int, dict[str, float]]
 ) -> dict[str, dict[str, float]]:
     """The metrics over the seeds, and those of a constant prediction."""
 
@@ -307,20 +217,4 @@ def _summarise(
     summary = {"mean": over(statistics.fmean)}
     if len(scores) > 1:
         summary |= {"std": over(statistics.stdev), "max": over(max)}
-    guess = np.asarray(task.constant(data.parts[task.train].labels))
-    guesses = {
-        name: np.broadcast_to(guess, [len(part), *guess.shape])
-        for name, part in data.parts.items()
-    }
-    return {**summary, "constant": task.score(guesses, data.gold)}
-
-
-def _describe(data: Data, name: str) -> dict[str, Any]:
-    paths = data.paths[name]
-    sums = [checksums.sha256(path) for path in paths]
-    return {
-        "path": paths[0] if len(paths) == 1 else paths,
-        "sha256": sums[0] if len(paths) == 1 else sums,
-        "examples": len(data.parts[name]),
-        "truncated": data.parts[name].truncated,
-    }
+    return {**summary, "constant": data.score_constant()}
