@@ -15,7 +15,7 @@ import servers
 from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2
 
-from cmlm.encoders import model_server
+from cmlm.encoders import grpc_server, model_server, rest_server, served_model
 from cmlm.errors import UserError
 
 HERE = Path(__file__).resolve().parent
@@ -63,8 +63,8 @@ def test_languages(connect, expected, toy_export):
 
 def test_more_than_one_request(connect, expected, monkeypatch):
     # Two sentences a request, or less where they are long.
-    monkeypatch.setattr(model_server, "_REQUEST_SENTENCES", 2)
-    monkeypatch.setattr(model_server, "_REQUEST_BYTES", 40)
+    monkeypatch.setattr(served_model, "_REQUEST_SENTENCES", 2)
+    monkeypatch.setattr(served_model, "_REQUEST_BYTES", 40)
     languages = ["fr"] * len(SENTENCES)
     vectors = connect().encode(SENTENCES, "pcr", languages)
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -72,10 +72,10 @@ def test_more_than_one_request(connect, expected, monkeypatch):
 
 
 def test_requests_are_slices_of_bounded_size(monkeypatch):
-    monkeypatch.setattr(model_server, "_REQUEST_SENTENCES", 3)
-    monkeypatch.setattr(model_server, "_REQUEST_BYTES", 10)
+    monkeypatch.setattr(served_model, "_REQUEST_SENTENCES", 3)
+    monkeypatch.setattr(served_model, "_REQUEST_BYTES", 10)
     texts = [b"a" * size for size in (1, 1, 1, 1, 9, 1, 1, 50, 0)]
-    slices = list(model_server._requests(texts))
+    slices = list(served_model._requests(texts))
     assert [texts[rows] for rows in slices] == [
         texts[0:3],
         texts[3:5],
@@ -83,7 +83,7 @@ def test_requests_are_slices_of_bounded_size(monkeypatch):
         texts[7:8],
         texts[8:9],
     ]
-    assert list(model_server._requests([])) == []
+    assert list(served_model._requests([])) == []
 
 
 def test_text_without_utf8(connect):
@@ -263,8 +263,8 @@ def test_requests_are_the_stored_ones(name):
         key: [text.encode() for text in values]
         for key, values in stored["request"]["inputs"].items()
     }
-    assert json.loads(model_server.rest_body(signature, inputs)) == stored["request"]
-    request = model_server.grpc_request("cmlm", None, signature, inputs)
+    assert json.loads(rest_server.rest_body(signature, inputs)) == stored["request"]
+    request = grpc_server.grpc_request("cmlm", None, signature, inputs)
     expected = text_format.Parse(
         stored["grpc"]["request"], predict_pb2.PredictRequest()
     )
@@ -272,12 +272,12 @@ def test_requests_are_the_stored_ones(name):
 
 
 def test_bytes_travel_in_base64():
-    body = model_server.rest_body("serving_default", {"text": [b"the \xff cat", b"a"]})
+    body = rest_server.rest_body("serving_default", {"text": [b"the \xff cat", b"a"]})
     stored = json.loads((HERE / "server_requests" / "bytes.json").read_text())
     (broken,) = stored["request"]["inputs"]["text"]
     assert json.loads(body)["inputs"] == {"text": [broken, "a"]}
     text = ("\u042f" * 1000).encode()
-    assert len(model_server.rest_body("normalized", {"text": [text]})) < 2100
+    assert len(rest_server.rest_body("normalized", {"text": [text]})) < 2100
 
 
 def test_the_command_asks_over_rest_without_tensorflow(addresses, expected):

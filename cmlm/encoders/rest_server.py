@@ -1,0 +1,155 @@
+"""Requests vectors over REST; needs only Python and numpy.
+
+Reference: https://www.tensorflow.org/tfx/serving/api_rest, "Predict API".
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from cmlm.encoders.served_model import MOST_BYTES, PORTS, ServedModel
+from cmlm.encoders.signatures import TEXT_SIGNATURES
+
+
+class RestServer(ServedModel):
+    """The REST interface."""
+
+    _has_answered = False
+
+    def predict(self, signature, inputs):
+        name = urllib.parse.quote(self._model, safe="")
+        model = f"{self._address}/v1/models/{name}"
+        with self._reaching():
+            version = self._version
+            if version is None and not self._has_answered:
+                version = self._newest(model)
+            outputs = self._outputs(model, version, rest_body(signature, inputs))
+        self._version, self._has_answered = version, True
+        output = TEXT_SIGNATURES[signature].output
+        if not isinstance(outputs, dict):
+            # The server omits the name of a single output.
+            outputs = {output: outputs}
+        types = {output: np.float32, "language_index": np.int32}
+        try:
+            # Other outputs, as of a model that is no encoder, are only named.
+            return {
+                name: np.array(value, types.get(name))
+                for name, value in outputs.items()
+            }
+        except (ValueError, TypeError, OverflowError) as error:
+            raise self._no_array(error) from error
+
+    def _newest(self, model: str) -> int | None:
+        """The newest version that the server has loaded; None if it does not tell."""
+        try:
+            with urllib.request.urlopen(model, timeout=self._timeout) as response:
+                states = _json(response)["model_version_status"]
+            loaded = [row["version"] for row in states if row["state"] == "AVAILABLE"]
+            return max(map(int, loaded), default=None)
+        # The request for vectors tells what is wrong.
+        except (
+            urllib.error.HTTPError,
+            ValueError,
+            KeyError,
+            TypeError,
+            OverflowError,
+        ):
+            return None
+
+    def _outputs(self, model: str, version: int | None, body: bytes):
+        """Sends a request for vectors and returns the outputs, as they came."""
+        place = "" if version is None else f"/versions/{version}"
+        request = urllib.request.Request(
+            f"{model}{place}:predict",
+            data=body,
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+                return _json(response)["outputs"]
+        except urllib.error.HTTPError as error:
+            raise self._refused(_error_of(error)) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._refused(
+                f"no valid answer of a model server: {error}"
+            ) from error
+
+    @contextlib.contextmanager
+    def _reaching(self):
+        """Turns an error of the connection into a UserError."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            # A refused connection, an unknown host name or a timeout.
+            reason = f"cannot be reached: {error}"
+            is_closed = isinstance(error, http.client.RemoteDisconnected)
+            if isinstance(error, http.client.BadStatusLine) and not is_closed:
+                # The text of this error is the bytes that came.
+                reason = f"no answer in HTTP; {PORTS}"
+            raise self._refused(reason) from error
+
+
+def rest_body(signature: str, inputs: dict[str, list[bytes]]) -> bytes:
+    """Returns a request of the Predict API in the columnar format."""
+    columns = {
+        name: [json_string(value) for value in values]
+        for name, values in inputs.items()
+    }
+    request = {"signature_name": signature, "inputs": columns}
+    # Escapes would take up to three times the bytes of the text.
+    return json.dumps(request, ensure_ascii=False).encode()
+
+
+def json_string(value: bytes) -> str | dict[str, str]:
+    """Returns a string of the REST interface; bytes that are not UTF-8 as base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _json(answer: BinaryIO) -> Any:
+    """Reads an answer of a server.
+
+    Raises:
+        ValueError: it is too long, or is not JSON.
+        http.client.IncompleteRead: the connection was lost.
+    """
+    content = answer.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it has over {MOST_BYTES:,} bytes")
+    # A read of a stated number of bytes does not notice a lost connection.
+    if missing := getattr(answer, "length", None):
+        raise http.client.IncompleteRead(content, missing)
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("its lists nest too deeply") from error
+
+
+def _error_of(error: urllib.error.HTTPError) -> str:
+    status = f"HTTP {error.code} {error.reason}"
+    try:
+        body = error.read(10_000).decode(errors="replace")
+        reason = json.loads(body)["error"]
+    # The rest of the answer may not come, or may not be that of a model server.
+    except (
+        OSError,
+        http.client.HTTPException,
+        ValueError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):
+        return status
+    # Servers of other programs answer objects.
+    return reason if isinstance(reason, str) else f"{status}: {json.dumps(reason)}"

@@ -1,0 +1,169 @@
+"""One model of a server: checks arguments and answers, and divides long requests."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+import numpy as np
+
+from cmlm.common.counts import counted
+from cmlm.encoders.sentences import check_sentences, to_bytes
+from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
+from cmlm.errors import UserError, one_line
+
+# Limits of one request, in sentences and bytes of text. Many servers limit the size of
+# a batch and the time of an answer, and many proxies limit the size of a request.
+_REQUEST_SENTENCES = 256
+_REQUEST_BYTES = 64 << 10
+# Limit of an answer.
+MOST_BYTES = 1 << 30
+# A server has a port for each protocol.
+PORTS = (
+    "allowed: http:// with the port of REST, 8501 in TensorFlow Serving, or grpc:// "
+    "with the port of gRPC, 8500"
+)
+
+
+class ServedModel(abc.ABC):
+    """One model of a server; subclasses implement the protocol.
+
+    Args:
+        address: the address of the server, for messages.
+        model: the name of the model on the server.
+        version: the version of the model; None takes the version that answers the first
+            request. A server may load another version meanwhile, whose vectors do not
+            go with the first ones.
+        timeout: seconds for one request.
+    """
+
+    def __init__(self, address: str, model: str, version: int | None, timeout: float):
+        self._address = address
+        self._model = model
+        self._version = version
+        self._timeout = timeout
+        self._width = None
+
+    def encode(
+        self,
+        sentences: Sequence[str],
+        signature: str = DEFAULT,
+        languages: Sequence[str] | None = None,
+    ) -> np.ndarray:
+        """Encodes sentences in one or more requests.
+
+        Args:
+            sentences: any number of sentences.
+            signature: a key of `TEXT_SIGNATURES`.
+            languages: the language of each sentence, for a signature that takes
+                languages.
+
+        Returns:
+            float32 [len(sentences), dim]; [0, 0] without sentences, because the width
+            is then unknown.
+
+        Raises:
+            TypeError: `sentences` or `languages` is not a list of str.
+            UserError: an argument is not allowed, the server cannot be reached or
+                refuses the request, or its answer holds no vector for each sentence.
+        """
+        check_sentences(sentences)
+        if languages is not None:
+            check_sentences(languages, "languages")
+        if signature not in TEXT_SIGNATURES:
+            allowed = ", ".join(sorted(TEXT_SIGNATURES))
+            raise UserError(f"signature is {signature!r}; allowed: {allowed}")
+        row = TEXT_SIGNATURES[signature]
+        if row.takes_language and languages is None:
+            raise UserError(f"signature {signature} needs a language for each sentence")
+        if languages is not None and not row.takes_language:
+            raise UserError(f"signature {signature} takes no languages")
+        if languages is not None and len(languages) != len(sentences):
+            raise UserError(
+                f"got {counted(len(languages), 'language')} for "
+                f"{counted(len(sentences), 'sentence')}"
+            )
+        texts = to_bytes(sentences)
+        if not texts:
+            return np.zeros([0, 0], np.float32)
+        vectors = []
+        for rows in _requests(texts):
+            inputs = {"text": texts[rows]}
+            if languages is not None:
+                inputs["language"] = to_bytes(languages[rows])
+            vectors.append(self._vectors(signature, inputs))
+        return np.concatenate(vectors)
+
+    def has_components(self, language: str, signature: str = "pcr") -> bool:
+        """Whether the signature changes the vectors of a language, by one request.
+
+        A server does not refuse a language without components: it answers the vector as
+        it is, with the `language_index` -1.
+        """
+        inputs = {"text": [b""], "language": to_bytes([language])}
+        index = self.predict(signature, inputs).get("language_index")
+        return index is None or bool((index >= 0).all())
+
+    def _vectors(self, signature: str, inputs: dict[str, list[bytes]]) -> np.ndarray:
+        """Sends one request; returns float32 [n, dim] after a check of the answer."""
+        name = TEXT_SIGNATURES[signature].output
+        outputs = self.predict(signature, inputs)
+        if name not in outputs:
+            raise self._refused(
+                f"signature {signature} gave the outputs {', '.join(sorted(outputs))}; "
+                f"allowed: {name}"
+            )
+        count = len(inputs["text"])
+        try:
+            found = outputs[name].astype(np.float32, copy=False)
+        except (ValueError, TypeError) as error:
+            raise self._refused(f"{name} is no array of numbers: {error}") from error
+        if found.ndim != 2 or len(found) != count:
+            raise self._refused(
+                f"{name} has the shape {list(found.shape)}; allowed: [{count}, dim]"
+            )
+        self._width = self._width or found.shape[1]
+        if found.shape[1] != self._width:
+            # Of a server that tells no version.
+            raise self._refused(
+                f"{name} has the width {found.shape[1]}, and had {self._width} before"
+            )
+        if not np.isfinite(found).all():
+            row = np.isfinite(found).all(axis=1).argmin()
+            text = inputs["text"][row].decode(errors="replace")
+            raise self._refused(f"the vector of {text[:60]!r} is not finite")
+        return found
+
+    @abc.abstractmethod
+    def predict(
+        self, signature: str, inputs: dict[str, list[bytes]]
+    ) -> dict[str, np.ndarray]:
+        """Sends one request.
+
+        Args:
+            signature: a key of `TEXT_SIGNATURES`.
+            inputs: strings [n], by input name.
+
+        Returns:
+            The outputs, by name.
+        """
+
+    def _no_array(self, error: Exception) -> UserError:
+        return self._refused(f"an output is no array of numbers: {error}")
+
+    def _refused(self, reason: str) -> UserError:
+        reason = one_line(reason, 300)
+        return UserError(f"{self._address}, model {self._model}: {reason}")
+
+
+def _requests(texts: Sequence[bytes]):
+    """Yields slices of texts that fit into one request."""
+    start = size = 0
+    for row, text in enumerate(texts):
+        full = row - start == _REQUEST_SENTENCES or size + len(text) > _REQUEST_BYTES
+        if row > start and full:
+            yield slice(start, row)
+            start, size = row, 0
+        size += len(text)
+    if len(texts):
+        yield slice(start, len(texts))
