@@ -15,6 +15,7 @@ from warcio.warcwriter import WARCWriter
 from cmlm.common import choices, files, packing
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines, sources, wikitext
+from cmlm.preparation.layouts import wikipedia
 
 
 def read(path, layout, **arguments):
@@ -398,7 +399,7 @@ def test_a_link_of_spaces_takes_no_longer_than_its_length():
 
 
 def test_a_page_of_wikipedia_without_end_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_MAX_PAGE", 3 << 20)
+    monkeypatch.setattr(wikipedia, "_MAX_PAGE", 3 << 20)
     pages = [PAGE % (1, 0, 1, "", "Bees fly."), PAGE % (2, 0, 2, "", "x" * (9 << 20))]
     (tmp_path / "a.xml").write_text(DUMP % "".join(pages))
     documents, counts = read(tmp_path / "a.xml", "wikipedia")

@@ -1,0 +1,1 @@
+"""Readers of the layouts of `cmlm.prepare`; `sources.LAYOUTS` lists them."""
