@@ -31,7 +31,7 @@ def main(_) -> None:
         from cmlm.common import files, outputs
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import weights
-        from cmlm.modeling.foreign import huggingface_tokenizer
+        from cmlm.modeling.foreign import huggingface_token_ids
         from export import huggingface_folder
 
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
@@ -46,7 +46,7 @@ def main(_) -> None:
         if normalize is None:
             normalize = model.config.model.normalized
         huggingface_folder.write(model, directory, seq_length, normalize)
-        added = huggingface_tokenizer.added_to_text(directory)
+        added = huggingface_token_ids.added_to_text(directory)
         if added:
             print(
                 "note: Hugging Face finds these added tokens in a text, and here they "

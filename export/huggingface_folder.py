@@ -21,8 +21,8 @@ from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.foreign import (
     architectures,
+    bert_normalizer,
     huggingface,
-    huggingface_tokenizer,
     modules,
     tensors,
 )
@@ -315,13 +315,13 @@ def _normalizer(rules: Rules) -> dict:
     }
     before = []
     if rules.normalization:
-        before.append(huggingface_tokenizer.NORMALIZERS[rules.normalization])
+        before.append(bert_normalizer.NORMALIZERS[rules.normalization])
     if rules.dotless_i:
-        before += huggingface_tokenizer.DOTLESS_I
+        before += bert_normalizer.DOTLESS_I
     if letters.left_to_tf_text(rules):
-        before += [*huggingface_tokenizer.FOLDING, huggingface_tokenizer.DROPPING]
+        before += [*bert_normalizer.FOLDING, bert_normalizer.DROPPING]
     if rules.style == "tf-text":
-        before.append(huggingface_tokenizer.SPLITTING)
+        before.append(bert_normalizer.SPLITTING)
     return {"type": "Sequence", "normalizers": [*before, bert]} if before else bert
 
 

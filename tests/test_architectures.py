@@ -35,7 +35,7 @@ from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, weights
-from cmlm.modeling.foreign import huggingface_tokenizer
+from cmlm.modeling.foreign import huggingface_merges, huggingface_tokenizer
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.training import building, engine
 from cmlm.training.stages import Stage
@@ -542,11 +542,11 @@ def test_merges_that_cannot_be_read_are_named(tmp_path):
     merges = tmp_path / "merges.txt"
     merges.write_bytes(b"a \xff\n")
     with pytest.raises(UserError, match=f"{merges} is not UTF-8: .*0xff"):
-        huggingface_tokenizer._byte_pairs(str(tmp_path))
+        huggingface_merges.read(str(tmp_path))
     merges.unlink()
     merges.mkdir()
     with pytest.raises(UserError, match=f"cannot read {merges}: "):
-        huggingface_tokenizer._byte_pairs(str(tmp_path))
+        huggingface_merges.read(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["roberta", "mpnet"])

@@ -129,7 +129,7 @@ def test_epochs_need_one_host(text, tmp_path, one_device, monkeypatch):
     monkeypatch.setattr(distributed, "num_hosts", lambda _: 4)
     message = "trainer.epochs is 2; allowed with several workers or hosts of a TPU: 0 "
     with pytest.raises(UserError, match=message):
-        engine.build(mirror_config(text), str(tmp_path / "run"))
+        building.build(Stage(mirror_config(text), str(tmp_path / "run")))
 
 
 @pytest.mark.large

@@ -21,7 +21,7 @@ from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
-from cmlm.modeling.foreign import huggingface_tokenizer
+from cmlm.modeling.foreign import bert_normalizer
 from export import huggingface_folder, model_card
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -104,9 +104,9 @@ def test_tokenizer_files_agree(tmp_path):
     assert fast["model"]["vocab"] == {token: i for i, token in enumerate(vocab)}
     # tf-text folds letters and ends words before BERT's own step.
     *folding, dropping, splitting, bert = fast["normalizer"]["normalizers"]
-    assert folding == huggingface_tokenizer.FOLDING and bert["type"] == "BertNormalizer"
-    assert dropping == huggingface_tokenizer.DROPPING
-    assert splitting == huggingface_tokenizer.SPLITTING and not bert["clean_text"]
+    assert folding == bert_normalizer.FOLDING and bert["type"] == "BertNormalizer"
+    assert dropping == bert_normalizer.DROPPING
+    assert splitting == bert_normalizer.SPLITTING and not bert["clean_text"]
     assert bert["lowercase"] is slow["do_lower_case"] is True
     assert slow["tokenizer_class"] == "PreTrainedTokenizerFast"
     assert slow["model_max_length"] == model_dirs.SEQ_LENGTH

@@ -26,6 +26,7 @@ from cmlm.modeling import weights
 from cmlm.modeling.foreign import (
     architectures,
     base,
+    huggingface_token_ids,
     huggingface_tokenizer,
     modules,
     tensors,
@@ -122,7 +123,7 @@ def read(folder: str) -> base.Source:
         transformer, model["max_position_embeddings"] if around.is_st else None
     )
     _check_arguments(transformer, length)
-    added = huggingface_tokenizer.added_to_text(transformer)
+    added = huggingface_token_ids.added_to_text(transformer)
     if added:
         warnings.append(
             "the folder's tokenizer finds these added tokens in a text, and here they "
@@ -246,7 +247,7 @@ def _spare_rows(folder: str, rows: int, vocab: list[str] | None) -> int:
     """The last embedding rows, if no token has them: tables are often padded."""
     if not vocab or rows <= len(vocab):
         return 0
-    is_used = huggingface_tokenizer.last_id(folder) >= len(vocab)
+    is_used = huggingface_token_ids.last_id(folder) >= len(vocab)
     return 0 if is_used else rows - len(vocab)
 
 

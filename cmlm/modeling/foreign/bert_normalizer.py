@@ -1,0 +1,72 @@
+"""BertNormalizer of a tokenizer.json, and the steps that may stand before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cmlm.common import json_files
+from cmlm.errors import UserError, shown
+
+
+def _replace(there: str, here: str, kind: str = "String") -> dict:
+    """A step of a normaliser that replaces a string, or matches of a `Regex`."""
+    return {"type": "Replace", "pattern": {kind: there}, "content": here}
+
+
+# The steps before BertNormalizer that our own folders may have. These fold letters as
+# tf-text does.
+FOLDING = [
+    {"type": "NFKD"},
+    _replace("\u00df", "ss"),
+    _replace("\u1e9e", "ss"),
+    _replace("\u03c2", "\u03c3"),
+    _replace("\u0345", "\u03b9"),
+]
+# tf-text's folding drops joiners, soft hyphens and other invisible characters.
+DROPPING = _replace(r"\p{Default_Ignorable_Code_Point}", "", "Regex")
+# This step ends words as tf-text does, where BertNormalizer would join them.
+SPLITTING = _replace(r"[\p{Cc}\p{Cf}]", " ", "Regex")
+# Older folders have this step instead of the two above.
+_SPLITTING_FOLDED = _replace(
+    r"[[\p{Cc}\p{Cf}]&&\P{Default_Ignorable_Code_Point}]", " ", "Regex"
+)
+NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
+DOTLESS_I = [
+    _replace("I\u0307", "i"),
+    _replace("\u0130", "i"),
+    _replace("I", "\u0131"),
+]
+
+
+def read(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
+    """Returns the BertNormalizer of tokenizer.json, and the rules before it.
+
+    Raises:
+        UserError: a step that tf-text cannot do inside the graph.
+    """
+    whole = json_files.field(fast, "normalizer", dict, path, {})
+    steps = json_files.field(whole, "normalizers", list, path, [whole] if whole else [])
+    if not all(isinstance(step, dict) for step in steps):
+        raise UserError(f"{path} has normalizers={shown(steps)}; allowed: objects")
+    before: dict[str, Any] = {
+        "normalization": "",
+        "dotless_i": False,
+        "style": "hugging-face",
+    }
+    left = list(steps)
+    for name, step in NORMALIZERS.items():
+        if left[:1] == [step]:
+            before["normalization"], left = name, left[1:]
+    if left[: len(DOTLESS_I)] == DOTLESS_I:
+        before["dotless_i"], left = True, left[len(DOTLESS_I) :]
+    if left[: len(FOLDING)] == FOLDING:
+        before["style"], left = "tf-text", left[len(FOLDING) :]
+        left = left[left[:1] == [DROPPING] :]
+    if left[:1] in ([SPLITTING], [_SPLITTING_FOLDED]):
+        before["style"], left = "tf-text", left[1:]
+    if not left:
+        return {}, before
+    if len(left) > 1 or left[0].get("type") != "BertNormalizer":
+        kinds = ", ".join(shown(step.get("type")) for step in steps)
+        raise UserError(f"{path} normalises by {kinds}; allowed: BertNormalizer")
+    return left[0], before

@@ -1,0 +1,82 @@
+"""The tokens of a Hugging Face folder by id, in its JSON files."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from cmlm.common import json_files
+from cmlm.errors import UserError, shown
+from cmlm.tokenization import tokenizer_file
+
+
+def last_id(folder: str) -> int:
+    """The largest id that the JSON files of a folder give to a token, or -1."""
+    path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    ids = ids_of(json_files.optional(path), path)
+    ids += json_files.optional(folder, "added_tokens.json").values()
+    settings = json_files.optional(folder, "tokenizer_config.json")
+    named = settings.get("added_tokens_decoder")
+    if isinstance(named, dict):
+        ids += [int(number) for number in named if re.fullmatch(r"[0-9]{1,9}", number)]
+    return largest(ids)
+
+
+def largest(ids: list) -> int:
+    """The largest id, or -1; values of other types do not count."""
+    return max((number for number in ids if type(number) is int), default=-1)
+
+
+def ids_of(fast: dict, path: str) -> list:
+    """The ids that a tokenizer.json gives to tokens, added ones included."""
+    model = json_files.field(fast, "model", dict, path, {})
+    vocab = model.get("vocab")
+    ids = list(vocab.values()) if isinstance(vocab, dict) else []
+    added = json_files.field(fast, "added_tokens", list, path, [])
+    return ids + [token.get("id") for token in added if isinstance(token, dict)]
+
+
+def added_to_text(folder: str) -> list[str]:
+    """The tokens that the folder's tokenizer finds in a text, special ones left out."""
+    path = os.path.join(folder, tokenizer_file.FILE_NAME)
+    added = json_files.field(json_files.optional(path), "added_tokens", list, path, [])
+    return [
+        json_files.field(token, "content", str, path)
+        for token in added
+        if isinstance(token, dict) and not token.get("special")
+    ]
+
+
+def refuse_other_ids(vocab: list[str], path: str, ids: dict, fast_path: str) -> None:
+    """Raises UserError if two files of one folder give an id to different tokens.
+
+    Args:
+        vocab: the tokens of vocab.txt by id.
+        path: its path.
+        ids: the ids of tokenizer.json by token.
+        fast_path: its path.
+    """
+    tokens = {number: token for token, number in ids.items() if type(number) is int}
+    for number, token in enumerate(vocab):
+        if tokens.get(number, token) != token:
+            raise UserError(
+                f"{path} gives the id {number} to {shown(token)}, {fast_path} to "
+                f"{shown(tokens[number])}; allowed: the same token"
+            )
+
+
+def tokens_of(fast: dict, path: str) -> list[str]:
+    """Returns the tokens of tokenizer.json in the order of their ids."""
+    ids = dict(fast["model"]["vocab"])
+    added = json_files.field(fast, "added_tokens", list, path, [])
+    for token in added:
+        if not isinstance(token, dict):
+            raise UserError(f"{path} has {shown(token)} in added_tokens; allowed: dict")
+        content = json_files.field(token, "content", str, path)
+        ids[content] = json_files.field(token, "id", int, path)
+    if not all(type(number) is int for number in ids.values()):
+        raise UserError(f"{path} has a vocabulary with other ids; allowed: integers")
+    vocab = sorted(ids, key=ids.get)
+    if [ids[token] for token in vocab] != list(range(len(vocab))):
+        raise UserError(f"{path} has a vocabulary with missing or repeated ids")
+    return vocab
