@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 from cmlm.tokenization.base import Tokenizer, trim
 
@@ -112,20 +111,29 @@ def pack_segments(
         with tf.control_dependencies([check]):
             seq_length = tf.identity(seq_length)
     segments = trim(segments, seq_length - special)
-    if between:
-        column = tf.fill([segments[1].nrows(), between], tokenizer.sep_id)
-        segments[1] = tf.concat([column, segments[1]], axis=1)
-    ids, segment_ids = tf_text.combine_segments(
-        segments,
-        start_of_sequence_id=tokenizer.cls_id,
-        end_of_segment_id=tokenizer.sep_id,
-    )
-    word_ids, mask = tf_text.pad_model_inputs(ids, seq_length, tokenizer.pad_id)
-    type_ids, _ = tf_text.pad_model_inputs(segment_ids, seq_length)
-    # Ragged operations lose the static number of dimensions.
-    shape = [segments[0].nrows(out_type=tf.int32), seq_length]
+    # Ragged concatenation needs twice as many operations, each of them traced.
+    place = tf.range(seq_length)[tf.newaxis]
+    word_ids = tf.where(place == 0, tokenizer.cls_id, tokenizer.pad_id)
+    begin = tf.ones([segments[0].nrows(tf.int32), 1], tf.int32)
+    separators = [1 + between, 1] if len(segments) > 1 else [1]
+    ends = []
+    for segment, count in zip(segments, separators, strict=True):
+        end = begin + tf.cast(segment.row_lengths(), tf.int32)[:, tf.newaxis]
+        starts = tf.cast(segment.row_starts(), tf.int32)[:, tf.newaxis]
+        # One more value, for rows without tokens.
+        values = tf.pad(segment.values, [[0, 1]])
+        own = tf.clip_by_value(starts + place - begin, 0, tf.size(values) - 1)
+        is_own = (place >= begin) & (place < end)
+        word_ids = tf.where(is_own, tf.gather(values, own), word_ids)
+        begin = end + count
+        is_separator = (place >= end) & (place < begin)
+        word_ids = tf.where(is_separator, tokenizer.sep_id, word_ids)
+        ends.append(end)
+    mask = place < begin
+    # All tokens behind the first separator; without a second segment these are padding.
+    type_ids = mask & (place > ends[0])
     return {
-        "input_word_ids": tf.reshape(tf.cast(word_ids, tf.int32), shape),
-        "input_mask": tf.reshape(tf.cast(mask, tf.int32), shape),
-        "input_type_ids": tf.reshape(tf.cast(type_ids, tf.int32), shape),
+        "input_word_ids": word_ids,
+        "input_mask": tf.cast(mask, tf.int32),
+        "input_type_ids": tf.cast(type_ids, tf.int32),
     }
