@@ -167,7 +167,7 @@ _SCORES = "scores.csv"
 _OF_SCORING = (
     *("model", "data_dir", "tasks", "repeats", "classifier", "jobs", "pcr"),
     *("mean_of_models", "predictions", "cache_dir", "sentences"),
-    *("pooling", "sentence_vector", "seq_length", "precision"),
+    *reading_flags.NAMES,
 )
 
 

@@ -136,6 +136,7 @@ flags.DEFINE_float(
     "program.",
     lower_bound=1.25,
 )
+reading_flags.define()
 reading_flags.define_precision()
 beam_flags.define_for_tasks()
 
@@ -279,6 +280,8 @@ def _inputs(work_dir: str) -> dict:
     # Texts of folders are encoded already.
     if not all(isinstance(value, str) for value in found.values()):
         cli.require(model="a model that cmlm.encode accepts")
+    if not FLAGS.model:
+        cli.refuse_given(reading_flags.NAMES, "with --model")
     return found
 
 
@@ -286,12 +289,11 @@ def _job(work_dir: str):
     """Opens the model. Returns the `Job` that the flags describe."""
     with cli.quiet_imports():
         from cmlm.encoders import opening
-        from cmlm.encoders.reading import Reading
         from cmlm.mining import jobs, neighbours
 
     reopen = encoder = None
     if FLAGS.model:
-        reading = Reading(precision=reading_flags.precision())
+        reading = reading_flags.reading()
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         encoder = reopen()

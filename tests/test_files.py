@@ -10,11 +10,14 @@ import lzma
 import os
 import re
 import resource
+import stat
 import subprocess
 import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -275,7 +278,19 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
         (written,) = tmp_path.glob("text.txt.tmp-*")
         assert written.stat().st_mode & 0o077 == 0
         stream.write("new")
-    assert path.read_text() == "new" and path.stat().st_mode & 0o777 == mode
+    assert path.read_text() == "new" and path.stat().st_mode & 0o777 == mode | 0o200
+
+
+def test_another_group_gets_no_more_than_everyone(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.touch()
+    own = path.stat()
+    older = SimpleNamespace(
+        st_mode=stat.S_IFREG | 0o664, st_uid=own.st_uid, st_gid=own.st_gid + 1
+    )
+    monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError))
+    files._give_access(str(path), older)
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_file_in_the_place_of_a_link_has_the_permissions_of_a_new_one(tmp_path):

@@ -155,5 +155,5 @@ def test_what_a_user_keeps_in_a_work_directory_stays(tmp_path, caplog, is_link, 
     if path.exists():
         assert sorted(os.listdir(folder)) == others
         assert all(os.listdir(folder / name) == ["text"] for name in others)
-    said = f"{path} stays, because it has 2 entries of your own, such as mine.txt"
+    said = f"{path} stays, because it has 2 files or folders of your own, such as "
     assert (said in caplog.text) == bool(others)

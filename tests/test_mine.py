@@ -15,6 +15,7 @@ import pytest
 from cmlm.data import bitext as bitext_lib
 from cmlm.data import streams
 from cmlm.encoders import opening
+from cmlm.encoders.reading import Reading
 from cmlm.mining import encoded
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -158,9 +159,9 @@ def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     cosines = np.einsum("nd,nd->n", *sides)
     # Between two cosines, so that rounding cannot decide.
     ranked = np.unique(cosines.round(5))
-    lowest, middle = -1.0, float(ranked[len(ranked) // 2 :][:2].mean())
+    lowest, middle = "--threshold=-1", float(ranked[len(ranked) // 2 :][:2].mean())
     cases = [
-        [*inputs, f"--output={tmp_path}/all.tsv", f"--threshold={lowest}"],
+        [*inputs, f"--output={tmp_path}/all.tsv", lowest],
         [*inputs, f"--output={tmp_path}/good.tsv.gz", f"--threshold={middle}"],
         [*inputs, f"--output={tmp_path}/none.tsv", "--threshold=1"],
     ]
@@ -182,6 +183,18 @@ def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     (shard,) = work.glob("cosines/0*.npy")
     assert np.load(shard).shape == (len(rows), 1)
     assert shard.stat().st_mtime_ns < (tmp_path / "all.tsv").stat().st_mtime_ns
+
+    # -- another reading of the model leaves them
+    code, _, heard = run(*inputs, f"--output={tmp_path}/p.tsv", lowest, "--prompt=dog ")
+    assert code == 0, heard
+    prompted = opening.open_encoder(model, Reading(prompt="dog "))
+    sides = [
+        prompted.encode([line.split("\t")[i] for line in lines], normalize=True)
+        for i in range(2)
+    ]
+    scores = np.array((tmp_path / "p.scores").read_text().split(), float)
+    np.testing.assert_allclose(scores, np.einsum("nd,nd->n", *sides), rtol=0, atol=2e-6)
+    assert np.abs(scores - cosines).max() > 1e-3
 
 
 @pytest.mark.large

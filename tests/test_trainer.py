@@ -392,10 +392,11 @@ def test_a_validation_within_a_row_is_no_time_of_training(tmp_path, monkeypatch)
 def test_texts_without_other_candidates_are_told(tmp_path, caplog, candidates, warned):
     trainer = types.SimpleNamespace(step=0, examples_seen=0, learning_rate=0.1)
     trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
-    settings = experiment.TrainerConfig(train_steps=20)
+    settings = experiment.TrainerConfig(train_steps=20, summary_interval=10)
     reporter = reporting.Reporter(str(tmp_path), settings, trainer)
     trainer.step = 10
-    reporter.trained({"quickthought/loss": 0.0, "quickthought/candidates": candidates})
+    trainer.totals = {"quickthought/candidates": [8 * candidates, 8.0]}
+    reporter.trained({})
     said = "quickthought: the only candidate of each text is its own partner"
     assert (said in caplog.text) == warned
 

@@ -55,9 +55,9 @@ def expand(patterns: str) -> list[str]:
                 hint = " (it is a directory: name the files in it, as in DIR/*.txt)"
             elif "," in patterns and tf.io.gfile.glob(pattern(patterns)):
                 hint = f" (a comma separates names: write {pattern(patterns)!r})"
-            elif part.startswith("~"):
+            elif (full := os.path.expanduser(part)) != part:
                 # Shells leave the `~` of `--input=~/x` as it is.
-                hint = f" (write the path in full: {os.path.expanduser(part)!r})"
+                hint = f" (write the path in full: {full!r})"
             raise UserError(f"no file matches {part!r}{hint}")
         paths.update(dict.fromkeys(matches))
     if not paths:
@@ -323,15 +323,12 @@ def atomic_file(path: str) -> Iterator[str]:
         OSError: the file cannot be written; the error names a path.
     """
     tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-    temporary, mode = path_names.temporary(path), _mode(path)
+    temporary, older = path_names.temporary(path), _older(path)
     try:
-        # The permissions of the older file may forbid to write.
-        with locks.in_work(temporary, is_private=mode is not None):
+        with locks.in_work(temporary, is_private=older is not None):
             yield temporary
-            if mode is not None:
-                # Some file systems have no permissions to change.
-                with contextlib.suppress(OSError):
-                    os.chmod(temporary, mode)
+            if older is not None:
+                _give_access(temporary, older)
             tf.io.gfile.rename(temporary, path, overwrite=True)
     except BaseException as error:
         if tf.io.gfile.exists(temporary):
@@ -340,13 +337,33 @@ def atomic_file(path: str) -> Iterator[str]:
         raise
 
 
-def _mode(path: str) -> int | None:
-    """The permissions of a local regular file; None for a link and any other path."""
-    if path_names.is_local(path) and os.path.lexists(path):
-        mode = os.lstat(path).st_mode
-        if stat.S_ISREG(mode):
-            return mode & 0o777
+def _older(path: str) -> os.stat_result | None:
+    """The state of a local regular file; None for a link and any other path."""
+    if path_names.is_local(path):
+        with contextlib.suppress(FileNotFoundError):
+            state = os.lstat(path)
+            return state if stat.S_ISREG(state.st_mode) else None
     return None
+
+
+def _give_access(path: str, older: os.stat_result) -> None:
+    """Gives a new file the permissions, group and, if possible, owner of an older one.
+
+    Its owner may write: logs grow.
+    """
+    own = os.stat(path)
+    mode = older.st_mode & 0o777 | stat.S_IWUSR
+    # Some file systems have no permissions to change.
+    with contextlib.suppress(OSError):
+        if own.st_gid != older.st_gid:
+            try:
+                os.chown(path, -1, older.st_gid)
+            except OSError:
+                # Another group may do no more than everyone.
+                mode &= ~0o070 | (mode & 0o007) << 3
+        os.chmod(path, mode)
+        if own.st_uid != older.st_uid:
+            os.chown(path, older.st_uid, -1)
 
 
 @contextlib.contextmanager

@@ -145,7 +145,8 @@ def discard(directory: str, names: Sequence[str]) -> None:
             os.rename(os.path.join(directory, entry), os.path.join(removed, entry))
     shutil.rmtree(removed)
     if others:
-        what = f"{len(others)} entries of your own, such as {others[0]}"
+        kind = "file or folder" if len(others) == 1 else "files or folders"
+        what = f"{len(others):,} {kind} of your own, such as {others[0]}"
         logger.warning("%s stays, because it has %s", directory, what)
 
 

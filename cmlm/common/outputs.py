@@ -250,10 +250,10 @@ def _is_in(path: str, directory: str) -> bool:
 
 def _refuse_tilde(flag: str, path: str) -> None:
     """Refuses a path below a home: shells leave the `~` of `--output=~/x` as it is."""
-    if path.startswith("~"):
+    full = os.path.expanduser(path)
+    if full != path:
         raise UserError(
-            f"{flag} is {path}; allowed: the path in full ({os.path.expanduser(path)}),"
-            f" or ./{path}"
+            f"{flag} is {path}; allowed: the path in full ({full}), or ./{path}"
         )
 
 

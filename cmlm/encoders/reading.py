@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 
 from cmlm.common import choices, fields
-from cmlm.errors import UserError, shown
+from cmlm.errors import UserError
 from cmlm.modeling import pooling
 from cmlm.modeling.encoder_config import SENTENCE_VECTORS
 from cmlm.modeling.model import SentenceModel
@@ -49,7 +49,7 @@ class Reading:
             if value not in (None, *allowed):
                 raise fields.refused(f"--{name}", value, ", ".join(allowed))
         if not isinstance(self.prompt, (str, type(None))):
-            raise fields.refused("--prompt", shown(self.prompt), "a str")
+            raise fields.refused("--prompt", self.prompt, "a str")
 
     def given(self) -> str:
         """The flags of the values that are set, such as `--pooling=max`, or ""."""

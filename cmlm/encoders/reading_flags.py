@@ -12,6 +12,7 @@ from absl import flags
 from cmlm.common import choices
 
 FLAGS = flags.FLAGS
+NAMES = ("pooling", "sentence_vector", "seq_length", "prompt", "precision")
 # The flags belong to the command that defines them, so its --help lists them.
 flags.disclaim_key_flags()
 

@@ -12,7 +12,7 @@
 `input_word_ids`, `input_mask` and `input_type_ids`, int32 [n, seq]. `language_index` is
 int32 [n]. Vectors are float32 [n, dim]. n is any number, 0 included.
 
-`export/serving.py` builds a signature for each row. `model_server` and `export.client`
+`export/serving.py` builds a signature for each row. `served_model` and `export.client`
 request the signatures, and `export/saved_models.py` compares their vectors with the
 vectors of the checkpoint.
 """

@@ -22,9 +22,9 @@ def masked_lm(
     """Cross-entropy of masked words, -sum_t w_t log p(y_t), in nats.
 
     Args:
-        logits: float [predictions, vocab_size].
-        labels: int32 [predictions], the original words.
-        weights: float [predictions], 1 for a prediction and 0 for padding.
+        logits: float [masked, vocab_size].
+        labels: int32 [masked], the original words.
+        weights: float [masked], 1 for a masked token and 0 for padding.
 
     Returns:
         The summed loss and the number of correct predictions, float32 scalars.

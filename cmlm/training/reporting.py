@@ -63,13 +63,6 @@ class Reporter:
             for key, value in metrics.items()
             if key.endswith(("/loss", "/accuracy", "/candidates"))
         }
-        for name, value in shown.items():
-            objective, _, kind = name.rpartition("/")
-            if kind == "candidates" and value <= 1:
-                once.warn(
-                    f"{objective}: the only candidate of each text is its own partner, "
-                    "so nothing is learnt; name more text"
-                )
         shown |= {**self._gains, "lr": trainer.learning_rate}
         self._line.update(step, shown, examples)
 
@@ -89,6 +82,13 @@ class Reporter:
         seconds = max(time.monotonic() - self._row_start, 1e-9)
         row = {f"train/{key}": value for key, value in means(self._totals).items()}
         row["train/learning_rate"] = rate
+        for name, value in row.items():
+            objective, _, kind = name.removeprefix("train/").rpartition("/")
+            if kind == "candidates" and value <= 1:
+                once.warn(
+                    f"{objective}: the only candidate of each text is its own partner, "
+                    "so nothing is learnt; name more text, or a larger batch"
+                )
         examples = self._trainer.examples_seen - self._row_examples
         row["train/examples_per_second"] = examples / seconds
         self._log.write(step, row)
