@@ -184,8 +184,11 @@ def test_a_bitext_is_filtered_by_cosine(model, corpus, tmp_path):
     assert np.load(shard).shape == (len(rows), 1)
     assert shard.stat().st_mtime_ns < (tmp_path / "all.tsv").stat().st_mtime_ns
 
-    # -- another reading of the model leaves them
-    code, _, heard = run(*inputs, f"--output={tmp_path}/p.tsv", lowest, "--prompt=dog ")
+    # -- another reading of the model needs vectors of its own
+    other = [f"--output={tmp_path}/p.tsv", lowest, "--prompt=dog "]
+    code, _, heard = run(*inputs, *other)
+    assert code == 1 and "work/cosines holds vectors of another run" in heard
+    code, _, heard = run(*inputs[:-1], *other)
     assert code == 0, heard
     prompted = opening.open_encoder(model, Reading(prompt="dog "))
     sides = [
