@@ -4,13 +4,13 @@ import ast
 import gzip
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
 import types
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 from absl import flags
@@ -230,14 +230,12 @@ def test_the_mean_of_stsb_is_over_named_languages(program, column, tmp_path):
     old = {"arm": "a", "stsb-multilingual": 50, "amazon": 1, "tatoeba-de": 3}
     new = {"arm": "b", "stsb-multilingual-de": 40, "stsb-multilingual-zh": 60}
     results.write_text(f"{json.dumps(old)}\n{json.dumps(new | {'tatoeba-zh': 7})}\n")
-    asked = (
-        "import sys; sys.path.insert(0, 'benchmarks'); import claims, {0} as program"
-    )
-    asked += "; claims.FLAGS(sys.argv); claims.scores = lambda *a: print(*a[-1])"
+    asked = "import claims, {0} as program; claims.FLAGS(sys.argv)"
+    asked += "; claims.scores = lambda *a: print(*a[-1])"
     asked += "; program._score(*['both'] * program._score.__code__.co_argcount)"
     asked += "; program._table()"
-    command = [sys.executable, "-c", asked.format(program), f"--results={results}"]
-    printed = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+    done = _run(tmp_path, asked.format(program), f"--results={results}")
+    printed = done.stdout.splitlines()
     stsb = {task for task in printed[0].split() if task.startswith("stsb-m")}
     assert stsb == {
         f"stsb-multilingual-{name}" for name in ("de", "es", "fr", "ru", "zh")
@@ -263,8 +261,6 @@ def test_gains_over_another_wrong_neighbour_are_not_drawn(claims, monkeypatch):
 
 # Prints the cases and settings of a program's arms, and trains nothing.
 _DRY = """
-import sys
-sys.path.insert(0, "benchmarks")
 import claims, {program}
 claims.FLAGS(sys.argv)
 claims.train = lambda name, overrides, *_, **others: print(*overrides) or "run"
@@ -274,10 +270,19 @@ claims.run_arm = lambda case, train, score: (print(case), train())
 """
 
 
+def _run(directory: Path, source: str, *flags: str) -> subprocess.CompletedProcess:
+    """Runs Python source beside the programs, in a fork of the warm process."""
+    folder = str(ROOT / "benchmarks")
+    source = f"import sys\nsys.path.insert(0, {folder!r})\n{source}"
+    (directory / "beside_the_programs.py").write_text(source)
+    return commands.run("beside_the_programs", *flags, cwd=directory)
+
+
 def _dry(program: str, directory: Path, *flags: str) -> list[str]:
-    command = [sys.executable, "-c", _DRY.format(program=program)]
-    command += [f"--output={directory}", "--results=none.jsonl", *flags]
-    return subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+    given = (f"--output={directory}", "--results=none.jsonl", *flags)
+    done = _run(directory, _DRY.format(program=program), *given)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -328,11 +333,9 @@ def test_the_ngram_of_a_composition_is_of_whole_words(tmp_path):
         file.write("Here the cart is near, and old art is far away\tart is\n")
         file.write("Only the cart is near us on this old road\tart is\n")
         file.write("We see at the end of this road the sea.\tthe sea\n")
-    composed = "import sys; sys.path.insert(0, 'benchmarks'); import misad_claims as m"
-    composed += "; m.FLAGS(sys.argv); print(m._composed())"
-    command = [sys.executable, "-c", composed, "--results=none.jsonl"]
-    command += [f"--heldout={tmp_path}/held.txt.gz", f"--output={tmp_path}"]
-    path = subprocess.check_output(command, cwd=ROOT, text=True).strip()
+    composed = "import misad_claims as m; m.FLAGS(sys.argv); print(m._composed())"
+    given = (f"--heldout={tmp_path}/held.txt.gz", f"--output={tmp_path}")
+    path = _run(tmp_path, composed, "--results=none.jsonl", *given).stdout.strip()
     assert Path(path).read_text().splitlines() == [
         "here the cart is near, and old art is far away",
         *("art is", "here the cart is near, and old far away"),
@@ -389,36 +392,37 @@ def test_torch_cuts_where_our_arms_do(tmp_path):
 # --------------------------------------------------------------- errors in one line
 
 
-def _error(program: str, *flags: str) -> str:
-    command = [sys.executable, f"benchmarks/{program}.py", *flags]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+def _error(program: str, directory: Path, *flags: str) -> str:
+    path = str(ROOT / "benchmarks" / f"{program}.py")
+    source = f"import runpy\nrunpy.run_path({path!r}, run_name='__main__')"
+    done = _run(directory, source, *flags)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     return line
 
 
-def test_laser_alone_needs_a_flat_index():
-    line = _error("mining", "--arms=laser")
+def test_laser_alone_needs_a_flat_index(tmp_path):
+    line = _error("mining", tmp_path, "--arms=laser")
     assert "allowed: --arms=cmlm,laser or --index=flat" in line
-    assert "allowed: cmlm, laser" in _error("mining", "--arms=lasre")
+    assert "allowed: cmlm, laser" in _error("mining", tmp_path, "--arms=lasre")
 
 
 def test_too_little_text_for_the_requests_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("a sentence of some length\n" * 9)
     given = (f"--text={tmp_path}/a.txt", "--export=none", "--requests=1,5")
-    line = _error("exports", *given, "--rounds=1")
+    line = _error("exports", tmp_path, *given, "--rounds=1")
     assert "--text has 9 lines" in line and "allowed: 10 or more" in line
 
 
 def test_a_student_needs_the_test_sets_that_it_leaves_out(tmp_path):
     given = ("--teacher=none", "--train_data=none", "--results=none.jsonl")
     line = _error(
-        *("distill_claims", f"--data_dir={tmp_path}", f"--output={tmp_path}", *given)
+        *(
+            "distill_claims",
+            tmp_path,
+            f"--data_dir={tmp_path}",
+            f"--output={tmp_path}",
+            *given,
+        )
     )
     assert f"--data_dir={tmp_path} has no text below senteval/" in line

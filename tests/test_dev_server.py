@@ -7,10 +7,7 @@ import json
 import re
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -447,44 +444,66 @@ def test_a_damaged_export_without_checksums_is_one_line(toy_export, tmp_path):
     assert line.startswith(f"error: {path} is not a whole SavedModel: ")
 
 
-@pytest.mark.large  # A process of its own, which loads TensorFlow.
+# Forks a server, a client for the command that it prints and one for its REST address;
+# then ends the server. A JSON line has the exit codes.
+_BESIDE_A_SERVER = """
+import json, os, shlex, signal, sys, time
+from pathlib import Path
+from tests.campaign import warm
+
+def fork(name, module, *arguments):
+    child = os.fork()
+    if not child:
+        warm.become(module, list(arguments), f"{name}_out", f"{name}_err")
+    return child
+
+def code(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+server, said = fork("server", "export.serve", *sys.argv[1:]), ""
+while said.count("\\n") < 5:
+    looks = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    assert not os.waitid(os.P_PID, server, looks), Path("server_err").read_text()
+    time.sleep(0.02)
+    if Path("server_out").exists():
+        said = Path("server_out").read_text()
+told = dict(line.split(maxsplit=1) for line in said.splitlines())
+_, _, *printed = shlex.split(told["client"])
+clients = [
+    code(fork("printed", *printed)),
+    code(fork("other", "export.client", f"--server={told['REST']}", "--text=a")),
+]
+os.kill(server, signal.SIGTERM)
+print(json.dumps([*clients, code(server)]))
+"""
+
+
+@pytest.mark.large
 def test_the_command_serves_until_it_is_told_to_stop(toy_export, tmp_path):
     (tmp_path / "two words").symlink_to(toy_export.path)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "export.serve"),
-            *(f"--model={tmp_path / 'two words'}", "--port=0", "--grpc_port=0"),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        lines = [process.stdout.readline().split(maxsplit=1) for _ in range(5)]
-        told = {name: value.strip() for name, value in lines}
-        assert list(told) == ["page", "REST", "gRPC", "model", "client"]
-        assert told["REST"] == f"{told['page']}v1/models/cmlm:predict"
-        served = tmp_path / "two words" / "serving"
-        assert told["model"] == str(served / "1")
-        python, _, *arguments = shlex.split(told["client"])
-        assert python == "python"
-        done = commands.run(*arguments)
-        assert done.returncode == 0, done.stderr
-        width = toy_export.trained.config.model.hidden_size
-        assert len(json.loads(done.stdout)["vector"]) == width
-        done = commands.run("export.client", f"--server={told['REST']}", "--text=a")
-        assert done.returncode == 0, done.stderr
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0 and errors.endswith("stopped\n")
-        port = told["page"].strip("/").rpartition(":")[2]
-        assert shlex.split(errors.splitlines()[0]) == [
-            *("for", "development", "only;", "production", "is"),
-            *("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1", "tensorflow_model_server"),
-            f"--port={told['gRPC'].rpartition(':')[2]}",
-            *(f"--rest_api_port={port}", "--model_name=cmlm"),
-            *(f"--model_base_path={served}", "--tensorflow_intra_op_parallelism=1"),
-            "--rest_api_timeout_in_ms=600000",
-        ]
-    finally:
-        process.kill()
+    (tmp_path / "beside_a_server.py").write_text(_BESIDE_A_SERVER)
+    flags = (f"--model={tmp_path / 'two words'}", "--port=0", "--grpc_port=0")
+    done = commands.run("beside_a_server", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = {path.name: path.read_text() for path in tmp_path.glob("*_*[rt]")}
+    assert json.loads(done.stdout) == [0, 0, 0], said
+    lines = [line.split(maxsplit=1) for line in said["server_out"].splitlines()]
+    told = {name: value.strip() for name, value in lines}
+    assert list(told) == ["page", "REST", "gRPC", "model", "client"]
+    assert told["REST"] == f"{told['page']}v1/models/cmlm:predict"
+    served = tmp_path / "two words" / "serving"
+    assert told["model"] == str(served / "1")
+    assert shlex.split(told["client"])[0] == "python"
+    width = toy_export.trained.config.model.hidden_size
+    assert len(json.loads(said["printed_out"])["vector"]) == width
+    errors = said["server_err"]
+    assert errors.endswith("stopped\n")
+    port = told["page"].strip("/").rpartition(":")[2]
+    assert shlex.split(errors.splitlines()[0]) == [
+        *("for", "development", "only;", "production", "is"),
+        *("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1", "tensorflow_model_server"),
+        f"--port={told['gRPC'].rpartition(':')[2]}",
+        *(f"--rest_api_port={port}", "--model_name=cmlm"),
+        *(f"--model_base_path={served}", "--tensorflow_intra_op_parallelism=1"),
+        "--rest_api_timeout_in_ms=600000",
+    ]

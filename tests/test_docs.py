@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -223,8 +222,9 @@ def test_settings_that_are_named_exist(page):
     named = re.findall(
         r"`((?:task|trainer|model|runtime|vocabulary)\.[\w.]+)(?:=[^`]*)?`", text
     )
+    configuration = loading.load("cmlm/english") if named else None
     for name in named:
-        node = loading.load("cmlm/english")
+        node = configuration
         for key in name.replace("NAME", "cmlm").split("."):
             fields = {field.name for field in dataclasses.fields(node)}
             assert key in fields, f"{_name(page)} names {name}"
@@ -337,13 +337,26 @@ EXERCISES = {
     "A recipe": 2,
 }
 _AFTER_THEM = """
+import os
+import sys
+from official.core import exp_factory
+
+# This process has imported the code without the changes.
+for name in [*sys.modules]:
+    if name.partition(".")[0] in ("cmlm", "export"):
+        del sys.modules[name]
+exp_factory._REGISTERED_CONFIGS.clear()
+sys.path.insert(0, os.path.abspath("changed"))
+
 import tensorflow as tf
+import cmlm
 from cmlm.config import loading
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.evaluation import averages, catalogue, published
 from cmlm.modeling import pooling
 from export import serving
 
+print(cmlm.__file__)
 print(float(pooling.pool("sqrt", tf.ones([1, 4, 1]), tf.ones([1, 4]))[0, 0]))
 print({row.output for row in SIGNATURES.values()} == set(serving.OUTPUTS))
 print([task.name for task in catalogue.select(["sick-r-trial", "entailment"])])
@@ -355,9 +368,10 @@ print(list(loading.load("simcse/unsupervised").task.enabled()))
 
 
 def test_exercises_work_on_the_code_of_today(tmp_path):
+    changed = tmp_path / "changed"
     for name in ("cmlm", "export", "configs"):
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+        shutil.copytree(ROOT / name, changed / name, ignore=ignored)
     text = (ROOT / "docs" / "extending.md").read_text("utf-8")
     for heading, limit in EXERCISES.items():
         section = text[text.index(f"\n## {heading}\n") + 1 :].partition("\n## ")[0]
@@ -369,22 +383,17 @@ def test_exercises_work_on_the_code_of_today(tmp_path):
             done = subprocess.run(
                 ["git", "apply", "-"],
                 input=diff,
-                cwd=tmp_path,
+                cwd=changed,
                 # Else a repository around the folder would be the one that is changed.
-                env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+                env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)},
                 capture_output=True,
                 text=True,
             )
             assert not done.returncode, f"{heading}: {done.stderr}"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", _AFTER_THEM],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    (tmp_path / "after_them.py").write_text(_AFTER_THEM)
+    done = commands.run("after_them", cwd=tmp_path)
     assert done.stdout.splitlines() == [
+        str(changed / "cmlm" / "__init__.py"),
         "2.0",
         "True",
         "['sick-r-trial', 'snli-auc']",
