@@ -29,7 +29,7 @@ from test_foreign_weights import (
     vectors,
     write_folder,
 )
-from test_tokenizers import byte_pairs, pieces
+from test_tokenizers import alberts, byte_pairs, pieces
 
 from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
@@ -231,7 +231,8 @@ def write_made(folder, kind):
     return folder, oracle
 
 
-# On both stacks those that differ most from BERT.
+# On both stacks those that differ most from BERT. Their graphs are tested by
+# `test_inference_graph`.
 @pytest.mark.parametrize(
     "kind",
     [
@@ -241,6 +242,7 @@ def write_made(folder, kind):
         for kind in MADE
     ],
 )
+@pytest.mark.usefixtures("eager")
 def test_vectors_are_numpys(tmp_path, kind):
     folder, oracle = write_made(tmp_path / kind, kind)
     actual, trained = vectors(folder)
@@ -366,16 +368,17 @@ def test_embeddings_have_the_stated_width(tmp_path, stated, width):
         opening.open_weights(str(folder))
 
 
-def roberta_with(tokenizer, kind):
-    """Returns a maker of a RoBERTa's folder with a learnt tokenizer.json."""
+def made_with(weights_of, tokenizer, kind):
+    """Returns a maker of a folder with a learnt tokenizer.json."""
 
     def make(tmp_path):
-        own, _, config = roberta()
+        own, _, config = weights_of()
         folder = tmp_path / "source"
         folder.mkdir()
         rows = tokenizer(folder).get_vocab_size()
         random = np.random.default_rng(8)
-        for name in ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"):
+        # The table of words and the biases of the masked-LM head.
+        for name in [name for name, value in own.items() if len(value) == len(VOCAB)]:
             shape = (rows, *own[name].shape[1:])
             own[name] = random.normal(0, 0.4, shape).astype(np.float32)
         config |= {"vocab_size": rows, "model_type": kind}
@@ -386,8 +389,9 @@ def roberta_with(tokenizer, kind):
     return make
 
 
-byte_level_roberta = roberta_with(lambda folder: byte_pairs(folder)[0], "roberta")
-xlm_roberta = roberta_with(lambda folder: pieces(folder)[1][0], "xlm-roberta")
+byte_level_roberta = made_with(roberta, lambda at: byte_pairs(at)[0], "roberta")
+xlm_roberta = made_with(roberta, lambda at: pieces(at)[1][0], "xlm-roberta")
+albert_with_pieces = made_with(albert, lambda at: alberts(at)[0], "albert")
 
 
 def bert_with_pieces(tmp_path):
@@ -424,6 +428,7 @@ def relative(tmp_path):
         pytest.param(narrow_electra, "electra", marks=pytest.mark.large),
     ],
 )
+@pytest.mark.usefixtures("eager")
 def test_a_family_is_written_back_as_itself(tmp_path, make, kind):
     folder = make(tmp_path)
     trained = opening.open_weights(str(folder))
@@ -453,6 +458,7 @@ def test_mpnet_with_another_padding_is_not_written(tmp_path):
 
 
 @pytest.mark.large
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("pooling", ["mean", "pooler"])
 def test_albert_is_written_as_electra(tmp_path, pooling):
     folder = narrow_albert(tmp_path)
@@ -497,11 +503,11 @@ def test_embeddings_as_wide_as_vectors_change_nothing():
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("make", [byte_level_roberta, xlm_roberta, narrow_albert])
+@pytest.mark.parametrize("make", [byte_level_roberta, albert_with_pieces])
 def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
     folder = make(tmp_path)
     more = ["trainer.train_steps=1"]
-    if make == narrow_albert:
+    if make == albert_with_pieces:
         more += masked_lm_only(tmp_path / "text.txt")
     config = run_settings(tmp_path, folder, more)
     directory = tmp_path / "run"
@@ -525,6 +531,7 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
 
 
 @pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_vocab_json_and_merges_are_a_tokenizer(tmp_path):
     folder = byte_level_roberta(tmp_path)
     values = json.loads((folder / "tokenizer.json").read_text())
