@@ -213,9 +213,11 @@ def expected(tensors, pooling="mean", **options):
 
 
 def vectors(path):
+    """Eagerly: the graph is tested by `test_export` and `test_serving`."""
     trained = opening.open_weights(str(path))
     graph = SentenceGraph(trained.tokenizer, trained.encoder, POSITIONS)
-    return graph.vectors(tf.constant(TEXTS)).numpy(), trained
+    with toys.eagerly():
+        return graph.vectors(tf.constant(TEXTS)).numpy(), trained
 
 
 # -------------------------------------------------------------- Hugging Face
@@ -525,48 +527,55 @@ def test_a_chosen_prompt_is_no_warning(prompt, tmp_path, caplog):
 
 @pytest.mark.parametrize("by_default", [True, False])
 def test_a_prompt_precedes_every_text(by_default, tmp_path):
-    """In vectors, tokens and lengths, through every form that an encoder takes."""
+    """In vectors, tokens and lengths, through every form that an encoder takes.
+
+    An export is the same, whether its source or a reading states the prompt.
+    """
     folder = write_folder(tmp_path / "e5")
     if by_default:
         write_prompts(folder, "query", {"query": "the cat "})
     else:
         write_modules(folder, ("Pooling", "1", {"pooling_mode": "mean"}))
     reading = AS_TRAINED if by_default else Reading(prompt="the cat ")
-    plain = opening.open_encoder(str(folder), Reading(prompt=""))
-    texts = ["sat on a mat", "", "dog"]
-    written = [f"the cat {text}" for text in texts]
-    want = plain.encode(written)
-    assert not np.allclose(want, plain.encode(texts), atol=1e-3)
-
     opened = opening.open_weights(str(folder), reading)
     export = str(tmp_path / "export")
-    saved_models.write(opened, export, 16)
-    assert saved_models.compare(opened, export, 16) <= saved_models.TOLERANCE
     back = tmp_path / "back"
     back.mkdir()
     huggingface_folder.write(opened, str(back), 16, normalize=False)
-    for model, how in (
-        (str(folder), reading),
-        (export, AS_TRAINED),
-        (export, Reading(prompt="the cat ")),
-        (str(back), AS_TRAINED),
-    ):
-        encoder = opening.open_encoder(model, how)
-        np.testing.assert_allclose(encoder.encode(texts), want, atol=1e-6)
-        assert encoder.tokens(texts) == plain.tokens(written)
-        np.testing.assert_array_equal(encoder.lengths(texts), plain.lengths(written))
-        assert encoder.info["prompt"] == "the cat "
-        assert encoder.info["fingerprint"] != plain.info["fingerprint"]
-    with pytest.raises(
-        UserError, match="--prompt is 'dog'; allowed with .*: 'the cat ', be"
-    ):
-        opening.open_encoder(export, Reading(prompt="dog"))
+    forms = [(str(folder), reading), (str(back), AS_TRAINED)]
+    if not by_default:
+        saved_models.write(opened, export, 16)
+        assert saved_models.compare(opened, export, 16) <= saved_models.TOLERANCE
+        forms.append((export, AS_TRAINED))
+
+    plain = opening.open_encoder(str(folder), Reading(prompt=""))
+    texts = ["sat on a mat", "", "dog"]
+    written = [f"the cat {text}" for text in texts]
+    with toys.eagerly():
+        want = plain.encode(written)
+        assert not np.allclose(want, plain.encode(texts), atol=1e-3)
+        for model, how in forms:
+            encoder = opening.open_encoder(model, how)
+            np.testing.assert_allclose(encoder.encode(texts), want, atol=1e-6)
+            assert encoder.tokens(texts) == plain.tokens(written)
+            lengths = encoder.lengths(texts)
+            np.testing.assert_array_equal(lengths, plain.lengths(written))
+            assert encoder.info["prompt"] == "the cat "
+            assert encoder.info["fingerprint"] != plain.info["fingerprint"]
     written = json.loads((back / modules.PROMPTS).read_text())
     name = "query" if by_default else "default"
     assert written["default_prompt_name"] == name
     assert written["prompts"][name] == "the cat "
     card = (back / "README.md").read_text()
     assert "| prompt | 'the cat ' precedes every text |" in card
+    if by_default:
+        return
+    with pytest.raises(
+        UserError, match="--prompt is 'dog'; allowed with .*: 'the cat ', be"
+    ):
+        opening.open_encoder(export, Reading(prompt="dog"))
+    same = opening.open_encoder(export, Reading(prompt="the cat "))
+    assert same.info["prompt"] == "the cat "
     # The weights of an export keep it, too; the preprocessor adds it.
     assert opening.open_weights(export).tokenizer.prompt == "the cat "
     tokens = tf.saved_model.load(f"{export}/preprocessor")(texts)
@@ -1177,36 +1186,32 @@ def dropout_with_generators():
 
 @pytest.mark.large
 @pytest.mark.usefixtures("dropout_with_generators")
-def test_saved_model_with_generators_gives_its_vectors(garden, tmp_path):
-    assert_exported_vectors(garden, tmp_path, layers=LAYERS, with_mlm=False)
+def test_saved_model_with_generators_and_a_masked_lm_gives_its_vectors(
+    garden, tmp_path
+):
+    """By Model Garden's exporter, which traces each layer many times.
 
-
-@pytest.mark.large
-def test_saved_model_with_a_masked_lm_gives_its_vectors(garden, tmp_path):
-    assert_exported_vectors(garden, tmp_path, layers=1, with_mlm=True)
-
-
-def assert_exported_vectors(garden, tmp_path, layers, with_mlm) -> None:
-    """By Model Garden's exporter, which traces each layer many times."""
+    `test_hub_contract` reads one without both.
+    """
     import tensorflow_hub as hub
     from official.nlp.tools import export_tfhub_lib
 
     config, folder = copy.deepcopy(garden[0]), garden[1]
-    config.get().num_layers = layers
+    config.get().num_layers = 1
     vocab_file = tmp_path / "uncased.txt"
     vocab_file.write_text("\n".join(VOCAB) + "\n")
     export_tfhub_lib.export_model(
         str(tmp_path / "hub"),
         encoder_config=config,
         model_checkpoint_path=tf.train.latest_checkpoint(str(folder)),
-        with_mlm=with_mlm,
+        with_mlm=True,
         vocab_file=str(vocab_file),
         do_lower_case=True,
     )
     actual, trained = vectors(tmp_path / "hub")
     assert trained.config.model.pooling == "pooler"
     assert trained.config.model.hidden_activation == "gelu_tanh"
-    oracle = expected(torch_weights(), "pooler", activation=gelu_tanh, layers=layers)
+    oracle = expected(torch_weights(), "pooler", activation=gelu_tanh, layers=1)
     np.testing.assert_allclose(actual, oracle, atol=1e-5)
     published = hub.load(str(tmp_path / "hub"))
     ids = tf.constant([tokens_of(TEXTS[0])])

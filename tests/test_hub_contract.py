@@ -22,7 +22,8 @@ import tensorflow_text as tf_text
 
 from cmlm.common.components import remove
 from cmlm.common.keras import keras
-from cmlm.encoders import components_file, model_dir
+from cmlm.encoders import components_file, model_dir, opening
+from cmlm.modeling import weights
 from cmlm.tokenization.base import trim
 from export import saved_models
 
@@ -437,3 +438,17 @@ def test_encoder_field_by_field(cased, model_garden):
     assert set(signatures[0].structured_outputs) == {
         *("default", "pooled_output", "sequence_output")
     }
+
+
+@pytest.mark.large
+def test_an_export_of_model_garden_is_read(cased, model_garden):
+    read = opening.open_weights(str(model_garden / "encoder"))
+    assert read.config.model.pooling == "pooler"
+    assert read.config.model.hidden_activation == "gelu_tanh"
+    assert not read.tokenizer.rules.lower_case
+    arrays = weights.read(read.encoder, read.config.model)
+    stored = weights.read(cased.trained.encoder, cased.trained.config.model)
+    for name, array in stored.items():
+        # Rows of positions after those of the source are for conditions.
+        same = arrays[name][: len(array)]
+        np.testing.assert_array_equal(same, array, err_msg=name)

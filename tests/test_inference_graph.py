@@ -230,7 +230,7 @@ def test_matrices_are_variables():
 
 @pytest.mark.large
 def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
-    source = model_dirs.write(tmp_path / "run", **{"model.num_layers": 2})
+    source = model_dirs.write(tmp_path / "run")
     trained = model_dir.load_weights(source)
     out = tmp_path / "out"
     out.mkdir()
