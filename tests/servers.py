@@ -8,6 +8,7 @@ scheduler of TensorFlow, which the server uses too, and the parameters of the ex
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -37,6 +38,12 @@ BATCHING_STAND_IN = "batching stand-in"
 MODEL = "cmlm"
 
 
+@functools.cache
+def session(path: str) -> SessionModel:
+    """A SavedModel in a session, which optimises the graph of each signature once."""
+    return SessionModel(path)
+
+
 @contextlib.contextmanager
 def start(kind: str, serving: str):
     """Serves a folder of versions as the model `cmlm`.
@@ -50,7 +57,7 @@ def start(kind: str, serving: str):
     """
     if kind in (STAND_IN, BATCHING_STAND_IN):
         if kind == STAND_IN:
-            model = SessionModel(locating.find_export(serving))
+            model = session(locating.find_export(serving))
         else:
             with open(f"{serving}/batching_parameters.txt") as file:
                 parameters = read_batching(file.read())

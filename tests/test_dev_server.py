@@ -18,6 +18,7 @@ import commands
 import grpc
 import numpy as np
 import pytest
+import servers
 import tensorflow as tf
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -34,7 +35,7 @@ from export import dev_server, session_model
 @pytest.fixture(scope="module")
 def server(toy_export):
     path = locating.find_export(toy_export.path)
-    made = dev_server.Server(session_model.SessionModel(path))
+    made = dev_server.Server(servers.session(path))
     made.start()
     yield made
     made.stop()

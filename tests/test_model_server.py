@@ -28,6 +28,7 @@ from tensorflow_serving.apis import (
 )
 from tensorflow_serving.config import model_server_config_pb2
 
+from cmlm.encoders import locating
 from cmlm.modeling import export_layout
 
 HERE = Path(__file__).resolve().parent
@@ -106,7 +107,7 @@ def expected(toy_export):
 @pytest.fixture(scope="module")
 def session(toy_export):
     """The export as a server loads it."""
-    return servers.SessionModel(f"{toy_export.path}/serving/1")
+    return servers.session(locating.find_export(toy_export.path))
 
 
 @pytest.mark.large
