@@ -5,14 +5,20 @@ limit the files of a command or change its environment start a process of their 
 """
 
 import atexit
+import contextlib
 import functools
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
+import beam_workers
 from campaign import warm
 
 # For `repeatedly`: its cases open each encoder once.
@@ -47,6 +53,16 @@ def run(
     return subprocess.CompletedProcess(
         [module, *arguments], done.code, done.stdout, done.stderr
     )
+
+
+def source(text: str) -> str:
+    """Runs Python source in a fork, and returns what it prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "source.py")
+        file.write_text(text)
+        done = run("tests.run_source", str(file))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def signalled(
@@ -86,6 +102,28 @@ def repeatedly(
     answers = _answers("tests.run_repeatedly", [module, prepare, cases])
     assert len(answers) == len(cases)
     return answers
+
+
+@contextlib.contextmanager
+def forked_workers() -> Iterator[None]:
+    """Beam's workers that this process starts are forks of the warm process.
+
+    What a pickle names must not be changed after the import: the workers import it
+    anew. `test_words_on_beam.py` starts the workers that a user has.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        socket.socket(socket.AF_UNIX) as first,
+    ):
+        path = os.path.join(folder, "socket")
+        done = run("tests.beam_workers", path)
+        assert done.returncode == 0, done.stderr
+        first.connect(path)
+        program = Path(folder, "python")
+        program.write_text(beam_workers.CLIENT.format(python=sys.executable, path=path))
+        program.chmod(0o700)
+        with mock.patch.object(sys, "executable", str(program)):
+            yield
 
 
 def _answers(module: str, order: list) -> list[tuple]:

@@ -6,6 +6,7 @@ import gzip
 import random
 import tracemalloc
 
+import commands
 import numpy as np
 import pytest
 
@@ -231,6 +232,13 @@ def test_evaluation_files_are_not_read_in_part(tmp_path, monkeypatch):
 @pytest.mark.large
 def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
     """In this process, in two others, and by Beam's portable job service."""
+    with commands.forked_workers():
+        results = by_every_runner(corpus, tmp_path)
+    assert results[0] == results[1] == results[2]
+    assert results[0][0]
+
+
+def by_every_runner(corpus, tmp_path):
     _, paths = corpus
     steps = ("duplicate_documents", "near_duplicates", "duplicate_lines")
     chosen = settings(paths, steps=steps, max_sentences=150, seed=5)
@@ -246,8 +254,7 @@ def test_every_runner_writes_the_same_bytes(corpus, tmp_path):
     }.items():
         (tmp_path / name).mkdir()
         results.append(prepare(chosen, tmp_path / name, **arguments))
-    assert results[0] == results[1] == results[2]
-    assert results[0][0]
+    return results
 
 
 def test_the_sizes_of_the_parts_change_nothing(corpus, tmp_path, monkeypatch):

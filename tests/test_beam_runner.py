@@ -2,14 +2,13 @@
 
 import os
 import pickle
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from concurrent import futures
 
 import apache_beam as beam
+import commands
 import grpc
 import pytest
 from apache_beam.options import pipeline_options
@@ -164,24 +163,20 @@ def test_a_pipeline_that_never_runs_leaves_no_file(tmp_path, monkeypatch):
 
 def test_progress_of_several_processes_adds_up(capfd):
     progress = beam_runner.Progress(300)
-    # Fresh processes that get it pickled, as Beam's workers do. A fork of this process,
+    # Other processes that get it pickled, as Beam's workers do. A fork of this process,
     # which has threads, may wait for ever for a lock that one of them held.
     work = (
-        "import pickle, sys\n"
-        "progress = pickle.load(sys.stdin.buffer)\n"
+        "import pickle\n"
+        f"progress = pickle.loads({pickle.dumps(progress)})\n"
         "for _ in range(100):\n"
         "    progress.add(1)\n"
         "progress.flush()\n"
     )
+    commands.process()
     start = time.monotonic()
     with progress.shown():
-        workers = [
-            subprocess.Popen([sys.executable, "-c", work], stdin=subprocess.PIPE)
-            for _ in range(3)
-        ]
-        for worker in workers:
-            worker.communicate(pickle.dumps(progress), timeout=120)
-            assert worker.returncode == 0
+        for _ in range(3):
+            commands.source(work)
     shown = capfd.readouterr().err
     assert "300/300" in shown
     # A log file gets a line every ten seconds, and the first and the last.

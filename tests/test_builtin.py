@@ -1,10 +1,11 @@
 """The built-in corpus is prose: only sentences of docstrings stay."""
 
-import subprocess
-import sys
+import os
+import signal
 import time
 from pathlib import Path
 
+import commands
 import pytest
 
 from cmlm.common import files
@@ -131,7 +132,7 @@ def test_the_corpus_is_unique_sentences_in_documents_of_two_or_more(
     assert builtin.python_docs(str(tmp_path)) == path
 
 
-def _runs(process: str) -> bool:
+def _runs(process: int | str) -> bool:
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -140,17 +141,27 @@ def _runs(process: str) -> bool:
 
 
 def test_a_killed_run_leaves_no_process(tmp_path):
-    program = f"from cmlm.data import builtin; builtin.python_docs({str(tmp_path)!r})"
-    run = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    run = int(
+        commands.source(
+            "import os\n"
+            "if run := os.fork():\n"
+            "    print(run)\n"
+            "else:\n"
+            f"    os.chdir({str(tmp_path)!r})\n"
+            "    from cmlm.data import builtin\n"
+            f"    builtin.python_docs({str(tmp_path)!r})\n"
+        )
+    )
+    children = Path(f"/proc/{run}/task/{run}/children")
     deadline = time.monotonic() + 120
-    # The first of them is Python's own, which cleans up after the others.
-    while len(started := children.read_text().split()) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    run.kill()
-    run.wait()
-    while any(map(_runs, started)):
+    try:
+        # The first of them is Python's own, which cleans up after the others.
+        while len(started := children.read_text().split()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.kill(run, signal.SIGKILL)
+    while any(map(_runs, [run, *started])):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not list(tmp_path.glob("*.txt"))
