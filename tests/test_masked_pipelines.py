@@ -200,7 +200,7 @@ def test_any_first_part_of_a_pass_has_short_and_long_sentences(data):
 
 def test_buckets_waste_little(data):
     def padding(length_buckets):
-        batches = take(build(data, length_buckets=length_buckets), 60)
+        batches = take(build(data, length_buckets=length_buckets), 30)
         cells = sum(b["input_mask"].size for b in batches)
         return 1 - sum(b["input_mask"].sum() for b in batches) / cells
 
@@ -208,20 +208,22 @@ def test_buckets_waste_little(data):
     assert padding(True) < padding(False) - 0.05
 
 
-@BOTH
-@pytest.mark.parametrize("length_buckets", [False, True])
+@pytest.mark.parametrize(
+    "make, length_buckets", [("conditional_pairs", True), ("masked_texts", False)]
+)
 def test_a_rebuilt_dataset_repeats_itself_and_skips_exactly(
     data, make, length_buckets, monkeypatch
 ):
-    monkeypatch.setattr(batches_lib, "_MOST_BATCHES", 16)  # 90 batches: six windows
+    tokenizer, files = data
+    data = tokenizer, files[:4]
+    # 35 batches: six windows, and more than three epochs.
+    monkeypatch.setattr(batches_lib, "_MOST_BATCHES", 6)
     kwargs = {"length_buckets": length_buckets}
-    straight = take(build(data, make, **kwargs), 90)  # more than three epochs
-    again = take(build(data, make, **kwargs), 90)
-    assert all(map(equal, straight, again))
-    for n in (1, 30, 77):
-        resumed = take(build(data, make, skip_batches=n, **kwargs), 90 - n)
+    straight = take(build(data, make, **kwargs), 35)
+    for n in (0, 10, 27):
+        resumed = take(build(data, make, skip_batches=n, **kwargs), len(straight) - n)
         assert all(map(equal, straight[n:], resumed))
-    other = take(build(data, make, seed=1, **kwargs), 90)
+    other = take(build(data, make, seed=1, **kwargs), len(straight))
     assert not any(map(equal, straight, other))
 
 
@@ -235,7 +237,7 @@ def test_validation_is_the_same_in_every_pass(data, make):
 
 
 def test_parts_share_no_sentence(data):
-    train = take(build(data, hold_out_fraction=0.3), 75)
+    train = take(build(data, hold_out_fraction=0.3), 40)
     validation = build(data, part="validation", hold_out_fraction=0.3)
     seen = set(itertools.chain.from_iterable(places(train)))
     held_out = set(
