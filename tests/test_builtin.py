@@ -114,12 +114,15 @@ def test_docstrings_come_in_source_order_without_running_the_module(tmp_path):
 def test_the_corpus_is_unique_sentences_in_documents_of_two_or_more(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(docstrings, "_PACKAGES", ())  # the standard library: seconds
+    monkeypatch.setattr(docstrings, "_PACKAGES", ())
+    # A fifth of the standard library: all of it takes seconds.
+    some = docstrings.modules()[::5]
+    monkeypatch.setattr(docstrings, "modules", lambda: some)
     path = builtin.python_docs(str(tmp_path))
     with files.open_text(path) as file:
         documents = [text.splitlines() for text in file.read().split("\n\n") if text]
     sentences = [sentence for document in documents for sentence in document]
-    assert len(sentences) > 5_000
+    assert len(sentences) > 1_000
     assert len(set(sentences)) == len(sentences)
     assert min(map(len, documents)) >= 2
     # The language reference comes first.
