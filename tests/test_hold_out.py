@@ -43,14 +43,14 @@ def said_by(caplog, words: str) -> str:
 @pytest.mark.usefixtures("eager")
 def test_a_small_text_holds_out_more(small, tmp_path, caplog):
     caplog.set_level("INFO", "cmlm")
-    run = build(small, tmp_path / "run", **{FRACTION: 0.001})
+    run = build(small, tmp_path / "run", **{FRACTION: 0.005})
     share = run.config.task.cmlm.train_data.hold_out_fraction
-    assert 0.001 < share <= 0.2
+    assert 0.005 < share <= 0.2
     assert f"holds out too little; the run holds out {share:g}" in caplog.text
     metrics = engine.train(run)
     assert metrics["cmlm/loss"] > 0
     # A resumed run holds out the same text.
-    again = build(small, tmp_path / "run", **{FRACTION: 0.001})
+    again = build(small, tmp_path / "run", **{FRACTION: 0.005})
     assert again.config.task.cmlm.train_data.hold_out_fraction == share
 
 
@@ -74,16 +74,16 @@ def test_batches_of_one_shape_hold_out_a_whole_batch(small, tmp_path, monkeypatc
 
 def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):
     values = {
-        FRACTION: 0.001,
+        FRACTION: 0.005,
         "task.mlm.weight": 1,
         "task.mlm.train_data.input_path": small,
-        "task.mlm.train_data.hold_out_fraction": 0.001,
+        "task.mlm.train_data.hold_out_fraction": 0.005,
         "task.mlm.train_data.global_batch_size": 8,
         "task.mlm.train_data.seq_length": 16,
     }
     task = build(small, tmp_path / "run", **values).config.task
     share = task.cmlm.train_data.hold_out_fraction
-    assert task.mlm.train_data.hold_out_fraction == share > 0.001
+    assert task.mlm.train_data.hold_out_fraction == share > 0.005
 
 
 @pytest.mark.usefixtures("eager")
