@@ -458,10 +458,11 @@ def test_a_run_of_all_logs_each_and_a_checkpoint_has_all(data, tmp_path):
         np.testing.assert_array_equal(variable, value, err_msg=variable.name)
 
 
+@pytest.mark.usefixtures("eager")
 def test_an_interleaved_run_on_two_replicas_resumes(data, tmp_path):
-    """The last of its steps again, in a graph: dropout and skipped batches repeat.
+    """The last of its steps again, bit for bit: dropout and skipped batches repeat.
 
-    `test_workers` has runs whose graphs give the same bits after a resume.
+    Eagerly; `test_workers` has a resumed run in graphs on two replicas.
     """
     names = ("cmlm", "tlm")
     values = {
@@ -474,8 +475,7 @@ def test_an_interleaved_run_on_two_replicas_resumes(data, tmp_path):
     }
     config = run_config(data, names, **values)
     straight = tmp_path / "straight"
-    with toys.eagerly():
-        engine.train(building.build(Stage(config, str(straight))), validate=False)
+    engine.train(building.build(Stage(config, str(straight))), validate=False)
     rows = trained_rows(straight)
     assert [row["step"] for row in rows] == [1, 2, 3]
     drawn = [{name for name in names if row.get(f"train/{name}/loss")} for row in rows]
@@ -486,9 +486,6 @@ def test_an_interleaved_run_on_two_replicas_resumes(data, tmp_path):
     run = building.build(Stage(config, str(resumed)))
     assert run.trainer.step == 2
     engine.train(run, validate=False)
-    want, got = (toys.stored(path / "ckpt-3") for path in (straight, resumed))
-    assert want.keys() == got.keys()
-    for name in want:
-        np.testing.assert_allclose(got[name], want[name], atol=1e-6, err_msg=name)
+    toys.assert_equal_checkpoints(straight / "ckpt-3", resumed / "ckpt-3")
     # What came after the checkpoint was not logged twice.
     assert [row["step"] for row in trained_rows(resumed)] == [1, 2, 3]
