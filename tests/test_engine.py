@@ -42,7 +42,10 @@ def run_config(text, *settings):
 
 @dataclasses.dataclass
 class Finished:
-    """A run of two steps, the weights of its encoder before them, its validation."""
+    """A run of two steps, the weights of its encoder before them, its validation.
+
+    It is saved and validated after each step.
+    """
 
     run: building.Run
     start: list[np.ndarray]
@@ -51,7 +54,12 @@ class Finished:
 
 @pytest.fixture(scope="module")
 def finished(text, tmp_path_factory) -> Finished:
-    config = toys.run_config(text, **{"trainer.train_steps": 2})
+    settings = {
+        "trainer.train_steps": 2,
+        "trainer.checkpoint_interval": 1,
+        "trainer.validation_interval": 1,
+    }
+    config = toys.run_config(text, **settings)
     run = building.build(Stage(config, str(tmp_path_factory.mktemp("finished"))))
     start = run.trainer.model.encoder.get_weights()
     with toys.eagerly():
@@ -96,7 +104,7 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     config = run_config(text, *settings, "runtime.distribution_strategy=one_device")
     resumed = building.build(Stage(config, str(killed)))
     assert resumed.trainer.step in (2, 4, 6), "the run was over before it was killed"
-    engine.train(resumed)
+    engine.train(resumed, validate=False)
     engine.train(building.build(Stage(config, str(straight))), validate=False)
     toys.assert_equal_checkpoints(straight / "ckpt-8", killed / "ckpt-8")
 
@@ -657,13 +665,10 @@ def test_a_new_objective_of_a_begun_run_is_refused(text, finished):
 def test_a_finished_run_keeps_its_settings(text, finished, tmp_path, caplog):
     directory = str(shutil.copytree(finished.run.directory, tmp_path / "run"))
     params = (tmp_path / "run" / model_dir.PARAMS).read_text()
-    other = {"trainer.optimizer.learning_rate": 1e-4}
+    other = finished.run.config.replace()
+    other.trainer.optimizer.learning_rate = 1e-4
     with caplog.at_level("INFO", logger="cmlm"):
-        building.build(
-            Stage(
-                toys.run_config(text, **{"trainer.train_steps": 2, **other}), directory
-            )
-        )
+        building.build(Stage(other, directory))
     assert "these settings have no effect: trainer.optimizer.lear" in caplog.text
     assert "resuming" not in caplog.text
     message = "train_steps is 1, and the run in .* has 2 steps; allowed: at least 2 "
@@ -819,16 +824,9 @@ def test_evaluating_a_finished_run_repeats_its_last_validation(text, finished):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
-def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path):
+def test_a_run_killed_in_a_validation_repeats_it(finished, tmp_path):
     """In the middle of the run, and after its last step."""
-    settings = {
-        "trainer.train_steps": 2,
-        "trainer.checkpoint_interval": 1,
-        "trainer.validation_interval": 1,
-    }
-    config = toys.run_config(text, **settings)
-    straight = building.build(Stage(config, str(tmp_path / "straight")))
-    engine.train(straight)
+    config, straight = finished.run.config, Path(finished.run.directory)
 
     def power_cut(num_steps):
         raise RuntimeError("power cut")
@@ -851,15 +849,15 @@ def test_a_run_killed_in_a_validation_repeats_it(text, tmp_path):
     want, got = (
         [
             (row["step"], row["validation/cmlm/loss"])
-            for row in metrics_log.read_metrics(str(tmp_path / name / "metrics.jsonl"))
+            for row in metrics_log.read_metrics(str(run / model_dir.METRICS))
             if "validation/cmlm/loss" in row
         ]
-        for name in ("straight", "killed")
+        for run in (straight, tmp_path / "killed")
     )
     assert got == want and [step for step, _ in got] == [1, 2]
     best = [
-        tf.train.latest_checkpoint(str(tmp_path / name / "best"))
-        for name in ("straight", "killed")
+        tf.train.latest_checkpoint(str(run / model_dir.BEST))
+        for run in (straight, tmp_path / "killed")
     ]
     assert Path(best[0]).name == Path(best[1]).name
 
