@@ -26,9 +26,9 @@ def blobs(count, classes, seed, dim=6):
     return (centres[y] + random.normal(size=[count, dim])).astype(np.float32), y
 
 
-def choose(x, y, seed, powers):
-    """The C that ten folds choose, and its accuracy: the toolkit's loops."""
-    folds = StratifiedKFold(10, shuffle=True, random_state=seed)
+def choose(x, y, seed, powers, number=10):
+    """The C that the folds choose, and its accuracy: the toolkit's loops."""
+    folds = StratifiedKFold(number, shuffle=True, random_state=seed)
     grid, means = [2.0**power for power in powers], []
     for c in grid:
         scores = [fit(x[a], y[a], c).score(x[b], y[b]) for a, b in folds.split(x, y)]
@@ -36,13 +36,13 @@ def choose(x, y, seed, powers):
     return grid[int(np.argmax(means))], max(means)
 
 
-def toolkit_inner_folds(x, y):
+def toolkit_inner_folds(x, y, number=10):
     """InnerKFoldClassifier of SentEval's validation.py, with scikit-learn."""
-    folds = StratifiedKFold(10, shuffle=True, random_state=1111)
+    folds = StratifiedKFold(number, shuffle=True, random_state=1111)
     dev, test = [], []
     for train_rows, test_rows in folds.split(x, y):
         x_train, y_train = x[train_rows], y[train_rows]
-        c, best = choose(x_train, y_train, 1111, range(-2, 4))
+        c, best = choose(x_train, y_train, 1111, range(-2, 4), number)
         dev.append(best)
         model = fit(x_train, y_train, c)
         test.append(round(100 * model.score(x[test_rows], y[test_rows]), 2))
@@ -56,7 +56,11 @@ def hashed(texts):
 
 
 @pytest.mark.large
-def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data):
+def test_nested_cross_validation_is_the_toolkits_on_public_data(
+    shared_data, monkeypatch
+):
+    """In three folds of real data; the next test but one has the toolkit's ten."""
+    monkeypatch.setattr(classifier, "FOLDS", 3)
     (task,) = catalogue.select(["mpqa"])
     data = task.read(DataDir(str(shared_data / "eval")))
     part = data["train"]
@@ -64,7 +68,7 @@ def test_nested_cross_validation_is_the_toolkits_on_public_data(shared_data):
     part.texts, part.labels = part.texts[::60], part.labels[::60]
     scores = task.score(data, lambda texts, language: hashed(texts))
     x = hashed([text for (text,) in part.texts])
-    dev, test = toolkit_inner_folds(x, part.labels)
+    dev, test = toolkit_inner_folds(x, part.labels, 3)
     # The toolkit rounds the figure of each fold.
     assert scores["accuracy"] == pytest.approx(test, abs=0.02)
     assert scores["dev_accuracy"] == pytest.approx(dev, abs=0.02)

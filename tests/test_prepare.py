@@ -256,7 +256,7 @@ def test_a_dump_becomes_shards_by_language(tmp_path):
 
 @pytest.mark.large
 def test_a_killed_run_leaves_nothing_and_two_workers_are_as_one(tmp_path):
-    wet(tmp_path / "a.wet.gz", [PAGE.format(n) for n in range(3000)])
+    wet(tmp_path / "a.wet.gz", [PAGE.format(n) for n in range(300)])
     command = [f"--input={tmp_path}/a.wet.gz", "--layout=wet", "--steps=c4,language"]
     killed = subprocess.Popen(
         [sys.executable, "-m", "cmlm.prepare", *command, f"--output={tmp_path}/out"],

@@ -66,7 +66,7 @@ def expected_passages(documents, n_tokens):
 @pytest.mark.parametrize("n_tokens, chunk", [(1, 4096), (9, 5), (1000, 5)])
 def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chunk):
     set_chunk(monkeypatch, chunk)
-    paths, documents = make_corpus(tmp_path, documents_a_file=6)
+    paths, documents = make_corpus(tmp_path, n_files=3, documents_a_file=6)
     expected = expected_passages(documents, n_tokens)
 
     def words(lines):
