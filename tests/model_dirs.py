@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import oracles
@@ -92,13 +93,24 @@ class Export:
 
 
 def export(directory: Path, **settings) -> Export:
-    """Writes a model_dir of two layers, and an export of it with PCR elsewhere."""
+    """Writes a model_dir of two layers, and an export of it with PCR elsewhere.
+
+    The run is away from the first SavedModel on: an export has read it by then.
+    """
     source = write(directory / "model_dir", **{"model.num_layers": 2, **settings})
     trained = model_dir.load_weights(source)
     components = fit(trained)
     written = directory / "written"
     written.mkdir()
-    saved_models.write(trained, str(written), SEQ_LENGTH, components)
+    away, build = directory / "away", saved_models.preprocessor.build
+
+    def build_without_the_run(*args):
+        Path(source).rename(away)
+        return build(*args)
+
+    with mock.patch.object(saved_models.preprocessor, "build", build_without_the_run):
+        saved_models.write(trained, str(written), SEQ_LENGTH, components)
+    away.rename(source)
     moved = written.rename(directory / "moved")
     return Export(str(moved), source, trained, components)
 

@@ -59,7 +59,7 @@ def hashed(texts):
 def test_nested_cross_validation_is_the_toolkits_on_public_data(
     shared_data, monkeypatch
 ):
-    """In three folds of real data; the next test but one has the toolkit's ten."""
+    """In three folds; `test_nested_cross_validation_is_the_toolkits` has ten."""
     monkeypatch.setattr(classifier, "FOLDS", 3)
     (task,) = catalogue.select(["mpqa"])
     data = task.read(DataDir(str(shared_data / "eval")))

@@ -162,53 +162,38 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
     model_dirs.assert_same(exported.encode(texts), read.encode(texts), 0.02)
 
 
-@pytest.fixture(scope="module")
-def second(source, tmp_path_factory) -> Path:
-    """An export as version 2, whose run vanished as soon as it had begun."""
-    folder = tmp_path_factory.mktemp("second")
-    run, out = folder / "run", folder / "out"
-    trained = model_dir.load_weights(shutil.copytree(source, str(run)))
-    build = saved_models.preprocessor.build
-
-    def build_without_the_run(*args):
-        run.rename(folder / "moved")
-        return build(*args)
-
-    out.mkdir()
-    model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(saved_models.preprocessor, "build", build_without_the_run)
-        saved_models.write(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
-    with pytest.raises(UserError, match="run no longer exists"):
-        model_card.write(trained, str(out), model_dirs.SEQ_LENGTH)
-    saved_models.compare(trained, str(out), model_dirs.SEQ_LENGTH, version=2)
-    return out
-
-
 @pytest.mark.large
-def test_an_export_does_not_need_its_run_once_it_has_begun(second):
-    written = second / "encoder" / "assets" / vocabulary_file.FILE_NAME
-    assert written.read_text().splitlines() == model_dirs.VOCAB
-    # The card has read metrics and objectives before.
-    assert "3 of 20 steps" in (second / model_card.FILE_NAME).read_text()
-
-
-@pytest.mark.large
-def test_a_version_of_another_number_is_served_beside_the_first(
-    toy_export, source, second, tmp_path
+def test_an_export_does_not_need_its_run_once_it_has_begun(
+    toy_export, source, tmp_path
 ):
-    assert sorted(path.name for path in (second / "serving").iterdir()) == [
-        *("2", "batching_parameters.txt", "models.config")
-    ]
-    shutil.copytree(Path(toy_export.path, "serving"), tmp_path / "serving")
-    shutil.copytree(second / "serving" / "2", tmp_path / "serving" / "2")
+    # Its run was away.
+    written = Path(toy_export.path, "encoder", "assets", vocabulary_file.FILE_NAME)
+    assert written.read_text().splitlines() == model_dirs.VOCAB
+    # The card reads metrics and objectives before.
+    run = tmp_path / "run"
+    trained = model_dir.load_weights(shutil.copytree(source, str(run)))
+    model_card.write(trained, str(tmp_path), model_dirs.SEQ_LENGTH)
+    assert "3 of 20 steps" in (tmp_path / model_card.FILE_NAME).read_text()
+    shutil.rmtree(run)
+    with pytest.raises(UserError, match="run no longer exists"):
+        model_card.write(trained, str(tmp_path), model_dirs.SEQ_LENGTH)
+
+
+@pytest.mark.large
+def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_path):
+    """`test_command_replaces_an_export_only_when_told_to` writes such a version."""
+    first = Path(toy_export.path, "serving", "1")
+    shutil.copytree(first, tmp_path / "second" / "serving" / "2")
+    shutil.copytree(first.parent, tmp_path / "serving")
+    shutil.copytree(first, tmp_path / "serving" / "2")
     assert locating.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
     serving = f"{tmp_path}/serving"
     with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, and"):
         server_files.refuse_other_versions(serving, 3)
-    server_files.refuse_other_versions(f"{second}/serving", 2)
+    server_files.refuse_other_versions(f"{tmp_path}/second/serving", 2)
+    (tmp_path / "serving" / "1" / "saved_model.pb").write_bytes(b"")
     opened = opening.open_encoder(str(tmp_path))
-    vectors = opening.open_encoder(source).encode(["a"])
+    vectors = opening.open_encoder(toy_export.source).encode(["a"])
     model_dirs.assert_same(opened.encode(["a"]), vectors)
 
 
