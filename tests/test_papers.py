@@ -498,6 +498,9 @@ def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):
 SMALLER = {
     "cmlm.evaluate": f"""
 {warm.OPEN_ONCE}
+# Figures are made and not drawn: test_evaluate.py looks for them in a report.
+from matplotlib.figure import Figure
+Figure.savefig = lambda *args, **kwargs: None
 from cmlm.evaluation import classifier
 classifier.FOLDS, classifier.GRID = 2, (1.0,)
 """,
