@@ -126,6 +126,18 @@ def forked_workers() -> Iterator[None]:
             yield
 
 
+def eager_python(path: Path) -> str:
+    """Writes a program to stand in for Python where `cmlm.fit` starts `cmlm.train`.
+
+    The training runs eagerly, in a process of its own.
+    """
+    program = Path(__file__).with_name("train_eagerly.py")
+    # In the place of `-m cmlm.train`.
+    path.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {program} "$@"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
 def _answers(module: str, order: list) -> list[tuple]:
     """Runs a module on a file of JSON; returns the values of each line it prints."""
     with tempfile.TemporaryDirectory() as folder:

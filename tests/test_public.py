@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 import toys
@@ -195,7 +196,9 @@ def test_help_is_short():
 
 
 @pytest.mark.large
-def test_the_examples_of_the_docstrings_run(tmp_path):
+def test_the_examples_of_the_docstrings_run(tmp_path, monkeypatch):
+    python = commands.eager_python(tmp_path / "python")
+    monkeypatch.setattr(sys, "executable", python)
     values = {
         "MODEL_DIR": str(tmp_path / "run"),
         "TEXT": toys.write_corpus(tmp_path / "text.txt"),
