@@ -75,12 +75,14 @@ def shrink(config) -> None:
     config.vocabulary.size = 200
     config.trainer.train_steps, config.trainer.validation_steps = 2, 1
     config.trainer.epochs, config.task.cmlm.passages = 0, False
-    config.trainer.stacking_steps = (2,) * stages_before
+    config.trainer.stacking_steps = (1,) * stages_before
     config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
     for objective in config.task.enabled().values():
         data = objective.train_data
         data.global_batch_size, data.shuffle_buffer_size = 8, 100
         data.seq_length = min(data.seq_length, 32)
+        # A small share would be widened, which test_hold_out.py tests.
+        data.hold_out_fraction = 0.2 if data.hold_out_fraction else 0.0
         objective.start_step = min(objective.start_step, 1)
         if objective.end_step is not None:
             objective.end_step = min(objective.end_step, 1)
