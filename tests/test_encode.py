@@ -349,6 +349,7 @@ def test_a_start_that_cannot_be_repeated_is_named(source, tmp_path):
             opening.open_encoder(f"untrained:{run}")
 
 
+@pytest.mark.large
 def test_only_the_first_stage_of_stacking_has_untrained_weights(tmp_path):
     first, middle, last = (
         model_dirs.write(tmp_path / folder, **{"model.num_layers": layers})
@@ -450,6 +451,7 @@ def test_a_language_with_two_models_is_refused():
         by_language.models("languages:en=A,en=B")
 
 
+@pytest.mark.large
 def test_a_check_refuses_names_without_an_encoder_alone(source, exported, tmp_path):
     (tmp_path / "a.txt").write_text("One.\n")
     np.save(tmp_path / "a.npy", np.ones([1, 3], np.float32))

@@ -404,6 +404,7 @@ def test_a_run_of_an_earlier_version_resumes(text, tmp_path, monkeypatch):
     assert updates.numpy() == 3
 
 
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_warm_start_takes_the_parts_there_are(text, tmp_path, caplog):
     config = toys.run_config(
@@ -649,6 +650,7 @@ def test_a_vocabulary_that_another_run_wrote_is_not_replaced(
     assert prepare(own, **cased) != tokens
 
 
+@pytest.mark.large
 def test_a_new_objective_of_a_begun_run_is_refused(text, finished):
     other = toys.run_config(text)
     other.task.mlm.weight = 1.0

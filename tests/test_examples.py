@@ -50,9 +50,10 @@ def test_a_notebook_runs(path, tmp_path):
     python = commands.eager_python(tmp_path / "python")
     program = ["import os, sys", f"os.environ.update({environment})"]
     program.append(f"sys.executable = {python!r}")
-    # The text is a part of Python's topics.
-    program += ["from pydoc_data.topics import topics", "while len(topics) > 20:"]
-    program.append("    topics.popitem()")
+    if "search" not in path.stem:
+        # It trains on all of Python's topics, and the search reads some by name.
+        program += ["from pydoc_data.topics import topics", "while len(topics) > 20:"]
+        program.append("    topics.popitem()")
     program += ["".join(cell["source"]) for cell in code_cells(path)]
     (tmp_path / "cells.py").write_text("\n".join(program), encoding="utf-8")
     done = commands.run("cells", cwd=tmp_path)

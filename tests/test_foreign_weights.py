@@ -525,6 +525,7 @@ def test_a_chosen_prompt_is_no_warning(prompt, tmp_path, caplog):
     assert warnings_of(caplog) == []
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("by_default", [True, False])
 def test_a_prompt_precedes_every_text(by_default, tmp_path):
     """In vectors, tokens and lengths, through every form that an encoder takes.

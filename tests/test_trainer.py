@@ -225,6 +225,20 @@ def test_interleaved_steps_draw_by_weight_and_draw_the_same_again(one_device, ba
 
 
 @pytest.mark.large
+def test_interleaved_steps_in_graphs_equal_eager_ones(one_device, batches):
+    traced, eager = (build(one_device, batches, names=("cmlm", "mlm")) for _ in "ab")
+    for trainer in (traced, eager):
+        trainer.settings.schedule = "interleaved"
+    assert {trainer.active(step) for step in range(4)} == {("cmlm",), ("mlm",)}
+    toys.copy_weights(traced.model, eager.model)
+    with toys.eagerly():
+        want = eager.train(4)
+    assert traced.train(4) == pytest.approx(want, rel=1e-5)
+    for a, b in zip(weights(traced), weights(eager)):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_a_weight_is_no_factor_of_an_interleaved_step(one_device, batches):
     plain, interleaved = (build(one_device, batches) for _ in range(2))
