@@ -90,6 +90,8 @@ class Comparing(abc.ABC):
             TypeError: `a` or `b` is neither vectors nor a list of str.
             ValueError: vectors have a wrong shape or a number that is not finite.
         """
+        _check_texts("a", a)
+        _check_texts("b", b)
         left, right = self._units("a", a), self._units("b", b)
         _check_widths("a", left, "b", right)
         cosines = left @ right.T
@@ -136,7 +138,6 @@ class Comparing(abc.ABC):
 
     def _units(self, name: str, texts: Sequence[str] | np.ndarray) -> np.ndarray:
         """The vectors of an argument at length 1."""
-        _check_texts(name, texts)
         if not _is_vectors(texts):
             return self.encode(texts, normalize=True)
         if texts.ndim != 2:
