@@ -87,7 +87,7 @@ def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
         left = os.path.join(directory, found[0])
         marked = os.path.join(directory, found["marked"])
         if found["kind"] == "old":
-            # Only directories are replaced so.
+            # A command sets only directories aside; a file of this name is the user's.
             if tf.io.gfile.isdir(left):
                 replaced.append(left)
         else:
