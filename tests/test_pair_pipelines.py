@@ -285,6 +285,30 @@ def test_a_copy_is_made_of_every_distinct_string_once(tmp_path, tokenizer):
     assert len(found) == len(set(found)) == 50
 
 
+def test_a_string_of_two_languages_is_one_string(tmp_path, tokenizer):
+    """Languages of 60 strings each share 20: an epoch and its steps count 100."""
+    files = {"xx": [str(tmp_path / "xx.txt")], "yy": [str(tmp_path / "yy.txt")]}
+    for language, first in (("xx", 0), ("yy", 40)):
+        strings = [f"e{i}" for i in range(first, first + 60)]
+        (tmp_path / f"{language}.txt").write_text("\n".join(strings))
+    corpus = Corpus(files, {"xx": 60, "yy": 60})
+    given = dataclasses.replace(feed([], tokenizer, "train"), corpus=corpus)
+
+    def copies(**values):
+        changed = dataclasses.replace(given, **values)
+        return pair_pipelines.copies(changed, SpanConfig(length=0), 0.0)
+
+    assert sum(1 for _ in copies(unbatched=True)) == 100
+    epoch = copies(batch_size=20, epoch_examples=100).take(5)
+    assert len({row["source_hash"] for row in rows(epoch)}) == 100
+    # Without epochs, both languages are drawn.
+    drawn = np.concatenate(
+        [batch["source_word_ids"][:, 1] for batch in copies().take(9)]
+    )
+    drawn -= tokenizer.vocab.index("e0")
+    assert (drawn < 40).any() and (drawn >= 60).any()
+
+
 @pytest.mark.parametrize("make", ["copies", "masked_texts"])
 @pytest.mark.parametrize("batch_size, languages", [(16, 2), (50, 1)])
 def test_an_epoch_has_every_example_once(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -132,8 +133,10 @@ def taught_pairs(
 def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:
     """Returns random batches of sentences and masked copies: Mirror-BERT's two views.
 
-    Each distinct string is read once (section 2.1: "a set of non-duplicated strings");
-    the strings of a pass stay in memory to find the duplicates.
+    Each distinct string is read once (section 2.1: "a set of non-duplicated strings"),
+    even if several languages have it. A training without epochs draws languages, and
+    reads a string once in a pass of each of its languages. The strings of a pass stay
+    in memory to find the duplicates.
 
     Args:
         feed: the source and the receiver of the batches.
@@ -179,6 +182,12 @@ def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:
     def distinct(portion):
         return streams.sentences(portion).unique()
 
+    draws_languages = feed.is_training and not (feed.epoch_examples or feed.unbatched)
+    if not draws_languages:
+        # In one pass over all languages, their files are one set of strings.
+        files = itertools.chain.from_iterable(feed.corpus.files.values())
+        together = Corpus({"": list(files)}, {"": sum(feed.corpus.sizes.values())})
+        feed = dataclasses.replace(feed, corpus=together)
     return batches(streams.as_tuples(distinct), to_features, feed, random=True)
 
 
