@@ -215,9 +215,9 @@ def _mirror(
 ) -> ExperimentConfig:
     """Builds the settings that sentences and words share.
 
-    The paper prints the rate, the batch and dropout (section 3, appendix B). The
-    released code adds: a constant rate, no clipping, and a weight decay of 0.01 on all
-    weights. No string is held out.
+    The paper prints the rate, the batch and dropout (section 3, appendices D and J).
+    The released code adds: a constant rate, no clipping, and a weight decay of 0.01 on
+    all weights. No string is held out.
     """
     task = _task(200, seq_length)
     task.mirror.weight = 1.0
