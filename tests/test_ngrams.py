@@ -116,6 +116,22 @@ def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
     assert streams.MAX_SENTENCE_BYTES - 3 < len(kept.encode()) < len(line.encode())
 
 
+def test_the_training_cuts_no_mark_of_a_long_line(tmp_path):
+    """It reads the marks of the first words, of any length, and each of them whole."""
+    words = [f"word{number:03d}" for number in range(400)]
+    (tmp_path / "long.txt").write_text(" ".join(words))
+    (tmp_path / "marked").mkdir()
+    config = NgramConfig(counts="document", longest=4, min_count=1)
+    given, where = [str(tmp_path / "long.txt")], str(tmp_path / "marked")
+    listed = dict(extraction.extract(given, Units(), config, where))
+    text = streams.Portion([str(tmp_path / "marked" / "long.txt")])
+    (line,) = streams.sentences(text).as_numpy_iterator()
+    sentence, *marks = line.decode().split(ngram_files.MARK)
+    assert sentence == " ".join(words) and set(marks) < set(listed)
+    first = {" ".join(words[a:b]) for a in range(100) for b in range(a + 2, a + 5)}
+    assert first <= set(marks)
+
+
 @pytest.mark.parametrize("counts, scope", [
     ("document", "document"), ("corpus", "document"), ("corpus", "corpus")
 ])  # fmt: skip

@@ -111,11 +111,11 @@ def score_document(
 
 
 def _grams(runs: list[list[str]], longest: int) -> Iterator[str]:
-    """Yields all n-grams of a sentence, single units included."""
+    """Yields all n-grams of a sentence by their first unit, single units included."""
     for run in runs:
-        for n in range(1, min(longest, len(run)) + 1):
-            for start in range(len(run) - n + 1):
-                yield " ".join(run[start : start + n])
+        for start in range(len(run)):
+            for end in range(start + 1, min(start + longest, len(run)) + 1):
+                yield " ".join(run[start:end])
 
 
 def _scored(
@@ -298,8 +298,20 @@ def _write_marked(document, ngrams, config, file) -> None:
     for line, runs in zip(document.lines, document.runs, strict=True):
         found = dict.fromkeys(n for n in _grams(runs, config.longest) if n in ngrams)
         line = line.replace(ngram_files.MARK, " ")
-        file.write(ngram_files.MARK.join([line, *found]) + "\n")
+        marked = ngram_files.MARK.join([line, *found])
+        file.write(_without_cut_mark(marked.encode()).decode() + "\n")
     file.write("\n")
+
+
+def _without_cut_mark(line: bytes) -> bytes:
+    """Leaves out the marks that the training would not read whole.
+
+    Part of an n-gram is another n-gram, or a single word.
+    """
+    limit = streams.MAX_SENTENCE_BYTES
+    if len(line) <= limit:
+        return line
+    return line[: line.rindex(ngram_files.MARK.encode(), 0, limit + 1)]
 
 
 def _marked_name(path: str) -> str:
