@@ -27,6 +27,9 @@ from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.vocabulary import pieces
 from export import huggingface_folder, model_card, saved_models
 
+# The command's test has graphs.
+pytestmark = pytest.mark.usefixtures("eager")
+
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = ["The cat sat on the mat.", "", "unable? cats sat!", "\u65e5 the cat"]
 # The last of these falls out, as it is not in the text; so do 20 others.
