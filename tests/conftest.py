@@ -1,5 +1,6 @@
 """Every run of the tests has two logical CPU devices and is seeded."""
 
+import functools
 import gc
 import os
 from pathlib import Path
@@ -18,6 +19,7 @@ with cli.quiet_imports():
     import quick
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the ops that loaded graphs need)
+    from official.modeling.hyperparams import base_config
     from tensorflow.python.autograph.core import ag_ctx
     from tensorflow.python.framework import traceable_stack
 
@@ -36,6 +38,10 @@ def pytest_configure() -> None:
     # which some errors of TensorFlow would name.
     traceable_stack.TraceableObject.set_filename_and_line_from_caller = (
         lambda self, offset=0: self.SUCCESS
+    )
+    # For each value of a configuration, it would read the annotations of the class.
+    base_config.Config._get_annotations = classmethod(
+        functools.cache(base_config.Config._get_annotations.__func__)
     )
 
 
