@@ -87,13 +87,14 @@ def keep_configuration(former: str, directory: str) -> None:
 
 
 def changes(
-    former: str, precision: str, seq_length: int, has_components: bool
+    former: str, described: Mapping[str, object], has_components: bool
 ) -> list[str]:
     """Names what clients of a server will miss or see changed.
 
     Args:
         former: the folder `serving` of the export that is replaced; it may not exist.
-        precision, seq_length, has_components: of its successor.
+        described: values of its successor's description, each by the name of its flag.
+        has_components: of its successor.
 
     Returns:
         "KEY VALUE, now VALUE" for each change from the newest version in `former`.
@@ -104,13 +105,18 @@ def changes(
     except UserError:
         # It is damaged, and --overwrite replaces it.
         return []
+    if not before:
+        return []
     found = []
     if before.get("pcr") and not has_components:
         lost = [name for name, row in SIGNATURES.items() if row.with_components]
         found.append(f"the signatures {' and '.join(lost)}, now without (--pcr)")
-    for name, now in (("precision", precision), ("seq_length", seq_length)):
-        if before.get(name, now) != now:
-            found.append(f"{name} {before[name]}, now {now} (--{name})")
+    for name, now in described.items():
+        # A description without a prompt has no entry; early versions lack others.
+        was = before.get(name, "" if name == "prompt" else now)
+        if was != now:
+            texts = (repr(was), repr(now)) if name == "prompt" else (was, now)
+            found.append(f"{name} {texts[0]}, now {texts[1]} (--{name})")
     return found
 
 

@@ -81,9 +81,14 @@ def main(_) -> None:
                 f"positions {trained + 1} to {seq_length}",
                 file=sys.stderr,
             )
-        changed = server_files.changes(
-            former, FLAGS.precision, seq_length, components is not None
-        )
+        described = {
+            "precision": FLAGS.precision,
+            "seq_length": seq_length,
+            "pooling": model.config.model.pooling,
+            "sentence_vector": model.config.model.sentence_vector,
+            "prompt": model.tokenizer.prompt,
+        }
+        changed = server_files.changes(former, described, components is not None)
         if changed:
             print(f"note: {FLAGS.export_dir} had {'; '.join(changed)}", file=sys.stderr)
 

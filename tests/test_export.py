@@ -199,17 +199,28 @@ def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_
 
 def test_what_clients_would_miss_is_named(toy_export, tmp_path):
     former, length = f"{toy_export.path}/serving", model_dirs.SEQ_LENGTH
-    assert server_files.changes(former, "float32", length, True) == []
-    assert server_files.changes(former, "bfloat16", 9, False) == [
+    same = {"precision": "float32", "seq_length": length, "pooling": "mean"}
+    same |= {"sentence_vector": "pooled", "prompt": ""}
+    assert server_files.changes(former, same, True) == []
+    other = {"precision": "bfloat16", "seq_length": 9, "pooling": "cls"}
+    other |= {"sentence_vector": "projected", "prompt": "query: "}
+    assert server_files.changes(former, other, False) == [
         "the signatures pcr and pcr_tensors, now without (--pcr)",
         "precision float32, now bfloat16 (--precision)",
         f"seq_length {length}, now 9 (--seq_length)",
+        "pooling mean, now cls (--pooling)",
+        "sentence_vector pooled, now projected (--sentence_vector)",
+        "prompt '', now 'query: ' (--prompt)",
     ]
-    assert server_files.changes(f"{tmp_path}/none", "float32", 9, False) == []
+    assert server_files.changes(f"{tmp_path}/none", other, False) == []
     description = tmp_path / "1" / export_layout.PROVENANCE
     description.parent.mkdir(parents=True)
+    description.write_text('{"prompt": "query: "}')
+    assert server_files.changes(str(tmp_path), same, True) == [
+        "prompt 'query: ', now '' (--prompt)"
+    ]
     description.write_text("{")
-    assert server_files.changes(str(tmp_path), "float32", 9, False) == []
+    assert server_files.changes(str(tmp_path), other, False) == []
 
 
 def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
