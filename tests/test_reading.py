@@ -130,7 +130,10 @@ def test_vectors_of_an_export_are_fixed(toy_export):
         opening.open_encoder(toy_export.path, Reading(pooling="max"))
     with pytest.raises(UserError, match="--seq_length is 9; allowed .*: 37"):
         opening.open_encoder(toy_export.path, Reading(seq_length=9))
-    opening.open_encoder(toy_export.path, Reading(pooling="mean", seq_length=37))
+    with pytest.raises(UserError, match="--prompt is 'q: '; allowed .*: no --prompt"):
+        opening.open_encoder(toy_export.path, Reading(prompt="q: "))
+    same = Reading(pooling="mean", seq_length=37, prompt="")
+    opening.open_encoder(toy_export.path, same)
 
 
 @pytest.mark.parametrize("trained", [9, 21])

@@ -174,7 +174,8 @@ def _fixed(encoder, reading: Reading, model: str):
     """Returns an encoder with fixed vectors; refuses a different reading."""
     for name, value in vars(reading).items():
         own = encoder.seq_length if name == "seq_length" else encoder.info.get(name)
-        if value not in (None, own):
+        # `--prompt=` asks for no prompt.
+        if value not in (None, own) and (name, value, own) != ("prompt", "", None):
             allowed = f"no --{name}" if own is None else repr(own)
             raise UserError(
                 f"--{name} is {value!r}; allowed with {model}: {allowed}, because its "
