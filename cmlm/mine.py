@@ -27,7 +27,9 @@ With --workers or --beam_options, processes of Apache Beam encode and search; th
 output stays the same.
 
 --work_dir keeps texts, vectors, cosines and neighbours. A stopped run resumes from it,
-and a second run with another margin, retrieval or threshold takes seconds.
+and a second run with another margin, retrieval or threshold takes seconds. A run
+with LaBSE's rule searches for the neighbours of one side only; the second run then
+searches for those of the other side.
 """
 
 import functools

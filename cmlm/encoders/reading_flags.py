@@ -37,7 +37,7 @@ def define() -> None:
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
         "Default: the limit that the starting weights state; without such a limit, the "
         "length of the training, or 128 for weights of another program. At most the "
-        "positions of the encoder.",
+        "positions of the encoder less model.num_views.",
     )
     flags.DEFINE_string(
         "prompt",
