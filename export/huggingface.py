@@ -4,7 +4,8 @@
 
 The command writes a folder for sentence_transformers.SentenceTransformer and
 transformers.AutoModel: weights as safetensors, configuration, tokenizer, pooling and a
-model card. --from=PATH exports weights of another program instead of a run.
+model card. --from=PATH exports weights of another program instead of a run. Such a
+folder cannot hold projected vectors, so --sentence_vector=projected is refused.
 """
 
 import sys
