@@ -126,8 +126,8 @@ flags.DEFINE_bool(
     "predictions",
     False,
     "Write the predictions for single examples to predictions.csv in the report, and "
-    "compare each model with the first one by a paired bootstrap. Classifiers are "
-    "trained twice.",
+    "compare each model with the first one by a paired bootstrap. Classifiers and "
+    "searches run twice.",
 )
 flags.DEFINE_multi_string(
     "group",
