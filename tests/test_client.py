@@ -109,7 +109,7 @@ def test_a_grpc_encoder_of_before_a_fork_is_refused(addresses, monkeypatch):
         server.encode(["a"])
 
 
-def test_mistakes_are_one_line(connect, addresses):
+def test_mistakes_are_one_line(connect):
     sentences = ["a", "b"]
     with pytest.raises(UserError, match="model other"):
         connect(model="other").encode(sentences)

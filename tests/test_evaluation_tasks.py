@@ -641,7 +641,7 @@ def test_a_damaged_file_of_reviews_is_refused():
             transfer.parse_reviews(content, "file")
 
 
-def test_amazon_classifier_is_a_logistic_regression_on_four_features(tmp_path):
+def test_amazon_classifier_is_a_logistic_regression_on_four_features():
     """Against scikit-learn by hand: the split, the features, the choice of C."""
     random = np.random.default_rng(0)
     pairs = [(f"t{row}", f"x{row}") for row in range(120)]

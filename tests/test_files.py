@@ -419,7 +419,7 @@ def test_scratch_of_a_killed_process_goes_and_that_of_a_living_one_stays(
     assert caplog.messages == [f"removed {left}, left by a run that was killed"]
 
 
-def test_threads_that_make_scratch_at_once_keep_theirs(tmp_path, monkeypatch, caplog):
+def test_threads_that_make_scratch_at_once_keep_theirs(tmp_path, monkeypatch):
     # A directory is without its lock for a moment, in which others may find it.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 

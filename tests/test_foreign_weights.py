@@ -1614,7 +1614,7 @@ def test_a_round_trip_keeps_length_pooling_scaling_and_prompts(tmp_path):
     assert written == {"prompts": prompts, "default_prompt_name": None}
 
 
-def test_a_run_without_a_source_pools_by_mean(tmp_path):
+def test_a_run_without_a_source_pools_by_mean():
     config = loading.load("adapt/pairs")
     config.validate()
     assert config.model.pooling == "mean"

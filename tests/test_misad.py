@@ -131,7 +131,7 @@ def test_n_grams_of_pieces_are_found_inside_words(tmp_path, tokenizer):
     assert [np.flatnonzero(row).tolist() for row in ends] == [[1], [1, 2], [2]]
 
 
-def test_the_looser_of_two_rules_for_the_same_tokens_holds(tmp_path, tokenizer):
+def test_the_looser_of_two_rules_for_the_same_tokens_holds(tokenizer):
     """`w1 ##s` is found anywhere, and the name `w1s` as a whole word only."""
     ids = tokenizer.encode(tf.constant(["w1s w2", "w1st w2"]), SEQ).to_tensor(PAD)
     for lists in ([["w1 ##s"], ["w1s"]], [["w1s"], ["w1 ##s"]]):
@@ -161,7 +161,7 @@ def test_names_of_a_list_are_found(tmp_path, tokenizer):
         ngram_files.read_entities(str(path))
 
 
-def test_marks_are_found_in_their_sentence_only(tmp_path, tokenizer):
+def test_marks_are_found_in_their_sentence_only(tokenizer):
     lines = [
         "w1 w2 w3 w1\tw1 w2\tw3",
         "w1 w2 w3 w1",

@@ -46,7 +46,7 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory):
+def encoder():
     """Vectors of two numbers: a text's length, and 1."""
 
     class Lengths(comparing.Comparing):

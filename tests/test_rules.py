@@ -243,9 +243,7 @@ def run_config(text_file, **values):
     return toys.run_config(text_file, **{"trainer.train_steps": 2, **values})
 
 
-def test_a_vocabulary_left_behind_is_not_taken_for_another_text(
-    text_file, tmp_path, caplog
-):
+def test_a_vocabulary_left_behind_is_not_taken_for_another_text(text_file, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("Quite Another text with other Words\nand more of it\n\n" * 20)
     model_dir = str(tmp_path / "run")

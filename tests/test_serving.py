@@ -210,7 +210,7 @@ def test_pcr_removes_the_components_of_each_language(ask, vectors, toy_export):
         assert np.abs(components @ vectors[row]).max() > 0.1
 
 
-def test_pcr_of_tensors_takes_the_index(ask, vectors, toy_export):
+def test_pcr_of_tensors_takes_the_index(ask, toy_export):
     index = [0, 1, -1, 2, 99, -7, 1]
     tensors = tensors_of(toy_export, TEXTS)
     answer = ask("pcr_tensors", **tensors, language_index=index)
