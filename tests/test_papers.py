@@ -418,24 +418,6 @@ def configure(arguments):
         return train.configure()
 
 
-def shrink(config) -> None:
-    """Makes a run small in every dimension; what it switches on stays on."""
-    n_stages = min(len(config.trainer.stacking_steps), 1)
-    config.model.num_layers = 2**n_stages
-    config.model.hidden_size, config.model.num_attention_heads = 16, 2
-    config.model.intermediate_size = 32
-    config.trainer.train_steps, config.trainer.epochs = 1, 0
-    config.trainer.stacking_steps = (1,) * n_stages
-    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
-    for objective in config.task.enabled().values():
-        data = objective.train_data
-        data.global_batch_size, data.shuffle_buffer_size = 8, 100
-        data.seq_length = min(data.seq_length, 32)
-        # A small share would be widened, which test_hold_out.py tests.
-        data.hold_out_fraction = 0.2 if data.hold_out_fraction else 0.0
-    config.validate()
-
-
 def flagfile_of(arguments: list[str]) -> str:
     return next(a.partition("=")[2] for a in arguments if a.startswith("--flagfile="))
 
@@ -486,7 +468,8 @@ def test_a_flagfile_trains(path, toy, trained, tmp_path, monkeypatch):
     if found in trained and os.environ.get("CMLM_EVERY_FLAGFILE") != "1":
         pytest.skip(f"trains as {trained[found]} does")
     trained[found] = _name(path)
-    shrink(config)
+    toys.shrink(config)
+    config.validate()
     for stage in stages.plan(config, str(tmp_path / "run")):
         run = building.build(stage)
         engine.train(run, validate=False)

@@ -67,22 +67,12 @@ def kind(config, arguments: list[str]) -> tuple:
 
 
 def shrink(config) -> None:
-    """Makes a run small in every dimension; what it switches on stays on."""
-    stages_before = min(len(config.trainer.stacking_steps), 1)
-    config.model.num_layers = 2**stages_before
-    config.model.hidden_size, config.model.num_attention_heads = 16, 2
-    config.model.intermediate_size = 32
+    """As `toys.shrink`, with two steps and sentences in place of passages."""
+    toys.shrink(config)
     config.vocabulary.size = 200
     config.trainer.train_steps, config.trainer.validation_steps = 2, 1
-    config.trainer.epochs, config.task.cmlm.passages = 0, False
-    config.trainer.stacking_steps = (1,) * stages_before
-    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
+    config.task.cmlm.passages = False
     for objective in config.task.enabled().values():
-        data = objective.train_data
-        data.global_batch_size, data.shuffle_buffer_size = 8, 100
-        data.seq_length = min(data.seq_length, 32)
-        # A small share would be widened, which test_hold_out.py tests.
-        data.hold_out_fraction = 0.2 if data.hold_out_fraction else 0.0
         objective.start_step = min(objective.start_step, 1)
         if objective.end_step is not None:
             objective.end_step = min(objective.end_step, 1)

@@ -260,6 +260,23 @@ def run_config(text: str, **values) -> experiment.ExperimentConfig:
     return config
 
 
+def shrink(config: experiment.ExperimentConfig) -> None:
+    """Makes a run small in every dimension; features that are on stay on."""
+    stages_before = min(len(config.trainer.stacking_steps), 1)
+    config.model.num_layers = 2**stages_before
+    config.model.hidden_size, config.model.num_attention_heads = 16, 2
+    config.model.intermediate_size = 32
+    config.trainer.train_steps, config.trainer.epochs = 1, 0
+    config.trainer.stacking_steps = (1,) * stages_before
+    config.trainer.micro_batch_size = min(config.trainer.micro_batch_size, 4)
+    for enabled in config.task.enabled().values():
+        data = enabled.train_data
+        data.global_batch_size, data.shuffle_buffer_size = 8, 100
+        data.seq_length = min(data.seq_length, 32)
+        # A small share would be widened, which test_hold_out.py tests.
+        data.hold_out_fraction = 0.2 if data.hold_out_fraction else 0.0
+
+
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
     """Runs each tf.function as Python: a toy's step takes less time than its graph."""
