@@ -9,7 +9,10 @@ import numpy as np
 
 
 class SentenceEncoder(Protocol):
-    """A sentence encoder. Evaluation uses models only through this protocol."""
+    """A sentence encoder. Evaluation needs nothing else of a model.
+
+    Reports also show its `info`, `seq_length` and `lengths`, if it has them.
+    """
 
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
         """Encodes sentences.
