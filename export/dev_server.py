@@ -83,8 +83,8 @@ def check_ports(host: str, port: int, grpc_port: int) -> None:
         port, grpc_port: the ports of REST and gRPC; 0 for a free one.
 
     Raises:
-        UserError: a port is taken or not permitted, or `host` is no address of this
-            machine.
+        UserError: a port is taken or not permitted, or `host` is not an address of
+            this machine.
     """
     if port and port == grpc_port:
         raise UserError(f"--grpc_port is {port}, as --port is; allowed: another, or 0")

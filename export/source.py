@@ -1,4 +1,4 @@
-"""The flags that name the encoder to export and set how its vectors are read."""
+"""The flags that name the encoder to export and set the reading of its vectors."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def checked(
     """Makes sure that a model returned a vector, with a length, for each sentence.
 
     Args:
-        vectors: what the model returned, float [n, dim].
+        vectors: the model's answer, float [n, dim].
         sentences: n texts.
         model: the name of the model, for the message.
         dim: the width of a vector; 0 allows any.

@@ -1,4 +1,4 @@
-"""The identity of vectors: which encoder made them, and what has changed since then."""
+"""The identity of vectors: the encoder that made them, and its changes since then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What killed runs left: found beside outputs, named in the log, removed."""
+"""Leftovers of killed runs: found beside outputs, named in the log, removed."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def hash_of(text: tf.Tensor) -> tf.Tensor:
 
 
 def _fingerprints(texts: tf.Tensor) -> tf.Tensor:
-    """The numbers that decide what is held out: string [n] to int64 [n]."""
+    """The numbers that decide which texts are held out: string [n] to int64 [n]."""
     return tf.strings.to_hash_bucket_fast(texts, 1 << 62)
 
 

@@ -1,4 +1,4 @@
-"""What every encoder offers: vectors, similarity and search."""
+"""The methods of every encoder: `encode`, `similarity` and `search`."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Comparing(abc.ABC):
 
         Raises:
             TypeError: `queries` or `corpus` is neither vectors nor a list of str, or
-                `k` is no integer.
+                `k` is not an integer.
             ValueError: `k` is below 1, or vectors have a wrong shape or a number that
                 is not finite.
         """

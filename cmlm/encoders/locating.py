@@ -1,6 +1,6 @@
 """Finds encoders by name: their kind, their path and their files, without opening them.
 
-`opening` opens what this module finds.
+`opening` opens the encoders that this module finds.
 """
 
 from __future__ import annotations

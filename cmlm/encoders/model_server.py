@@ -89,7 +89,7 @@ def connect(
 
     Raises:
         UserError: the address has another form, or names another model or version; or
-            the version is no number of 64 bits.
+            the version is not a number of 64 bits.
     """
     found = parse_address(address)
     for name, own, given in (

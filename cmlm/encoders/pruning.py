@@ -148,7 +148,7 @@ def _write_vocabulary(
 
 
 def _copy_records(source: str, new: str) -> None:
-    """Copies what the run has logged, and the directions of its teachers' vectors."""
+    """Copies the logs of the run, and the directions of its teachers' vectors."""
     bases = os.path.join(source, model_dir.BASES)
     names = [model_dir.METRICS, model_dir.STARTS]
     if tf.io.gfile.isdir(bases):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 
 
 def check_sentences(sentences: Sequence[str], name: str = "sentences") -> None:
-    """Refuses what is no list of str, such as a single string.
+    """Refuses an argument other than a list of str, such as a single string.
 
     Args:
         sentences: a list or numpy array [n]; it may be empty.

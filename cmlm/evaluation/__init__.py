@@ -1,1 +1,1 @@
-"""From vectors to scores and reports; knows `encode`, not where vectors come from."""
+"""From vectors to scores and reports, for any object with a method `encode`."""

@@ -1,4 +1,4 @@
-"""How sure the difference between two models is: a paired bootstrap of the examples.
+"""The certainty of the difference of two models: a paired bootstrap of examples.
 
 Efron and Tibshirani, 1993; for systems on one test set: Koehn, 2004,
 https://aclanthology.org/W04-3250. Each resample draws the examples of each part with

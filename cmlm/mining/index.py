@@ -1,9 +1,11 @@
 """Nearest neighbours with FAISS: the base class of the indexes, and the exact index.
 
     flat    compares every query with every row: exact
-    ivf     groups rows in cells and searches the cells nearest to each query
+    ivf     groups rows in cells and searches the cells nearest to each query, see
+            `cells.Ivf`
     pq      as ivf, with compressed rows in memory (half a byte for four numbers); the
-            best candidates are compared again by their vectors on disk
+            best candidates are compared again by their vectors on disk, see
+            `compressed.Pq`
 
 Every index searches a block of queries at a time and reads the pool from disk. All
 cosines are exact, but `ivf` and `pq` may miss neighbours. `ivf` compares a cell with

@@ -1,6 +1,6 @@
 """The files of an export: their names, and the versions of a served model.
 
-EXPORT/export.json, checksums.json     what it is made of
+EXPORT/export.json, checksums.json     its origin and its settings, and its checksums
 EXPORT/preprocessor/, encoder/         SavedModels of TF Hub's text API
 EXPORT/serving/1/, serving/2/ ...      versions for a model server
 """

@@ -189,7 +189,7 @@ class MaskedLM(nlp_layers.MaskedLM):
 
 
 def pair_features(u: tf.Tensor, v: tf.Tensor) -> tf.Tensor:
-    """Returns what a classifier reads of two sentence vectors: [u, v, |u - v|, u * v].
+    """Returns the features of a pair of sentence vectors: [u, v, |u - v|, u * v].
 
     Args:
         u: [..., dim].

@@ -1,4 +1,4 @@
-"""How the training step that is built now differs from plain layers.
+"""The mode of the training step that is built now: its changes to plain layers.
 
 The trainer sets the mode while it traces its step, and layers ask for it. Exports,
 validation and inference are built without it and hold plain operations.

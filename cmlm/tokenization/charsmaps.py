@@ -1,4 +1,4 @@
-"""SentencePiece's precompiled normalisation: a trie of texts, then what replaces them.
+"""SentencePiece's precompiled normalisation: a trie of texts, then their replacements.
 
 The trie is a double array of Darts: the children of a node lie at its base, xor their
 byte. SentencePiece follows it without looking where its arrays end.

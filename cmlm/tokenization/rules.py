@@ -153,8 +153,8 @@ def record(rules: Rules, origin: Mapping[str, Any] | None = None) -> str:
     """The record of a vocabulary as JSON.
 
     Args:
-        rules: how its text is read.
-        origin: what it was made of.
+        rules: the rules of the vocabulary.
+        origin: the source of the vocabulary.
     """
     values = rules.as_dict() | ({"origin": dict(origin)} if origin else {})
     return json.dumps(values, indent=2) + "\n"

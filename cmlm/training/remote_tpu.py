@@ -1,4 +1,4 @@
-"""Refuses what the host of a remote TPU (`--tpu=NAME`) could not do.
+"""Refuses files and tables that the host of a remote TPU (`--tpu=NAME`) cannot reach.
 
 This host reads the text and writes the checkpoints. It sees neither the files of this
 machine nor the tables of this process.

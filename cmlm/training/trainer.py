@@ -333,7 +333,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
 
 def _keep_sums_in_loops() -> None:
-    """Switches TensorFlow's memory optimizer off for what this process traces next.
+    """Switches TensorFlow's memory optimizer off for later graphs of this process.
 
     In a step that takes much memory, the optimizer turns the sum of three or more
     gradients into a temporary variable. In the body of a loop it creates the variable

@@ -162,7 +162,7 @@ class Task(abc.ABC, Generic[Data]):
         """The predictions behind the main metric, by part; "" without parts.
 
         The main metric is the mean of its statistic over the parts. Empty by default,
-        for tasks whose score is no such mean.
+        for tasks whose score is not such a mean.
         """
         return {}
 

@@ -78,7 +78,7 @@ def _check_class(found: tokenizer_file.TokenizerFile, folder: str, path: str) ->
     """Refuses rules that transformers' class of the tokenizer takes from elsewhere.
 
     Args:
-        found: what the tokenizer.json says.
+        found: the content of the tokenizer.json.
         folder: the folder of the encoder.
         path: the file of the tokenizer.
     """

@@ -1,4 +1,4 @@
-"""What a reader of a layout gives and raises."""
+"""The values and the errors of a reader of a layout."""
 
 from __future__ import annotations
 
