@@ -1,8 +1,9 @@
-"""Communication between the workers of a run.
+"""Communication between the workers of a training run.
 
 A worker is one of several processes that train together; the same command starts each
 of them. Worker 0, the chief, prepares text and vocabulary, keeps the checkpoints and
-reports. The other workers wait for the chief and read its files.
+reports. The other workers wait for the chief and read its files. `tasks.Workers` are
+other processes: they encode and search.
 """
 
 from __future__ import annotations

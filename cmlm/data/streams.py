@@ -1,7 +1,8 @@
 """Streams text in the training format as sentences, or pairs of consecutive ones.
 
 Lines are read in chunks and each chunk is processed as a whole. This is fast for
-millions of lines and needs the same memory for any corpus.
+millions of lines and needs the same memory for any corpus. `Portion` says which lines
+are held out, for every format of data.
 """
 
 from __future__ import annotations

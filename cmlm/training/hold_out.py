@@ -1,4 +1,7 @@
-"""Makes sure that a run has examples to validate by, before it trains."""
+"""Widens the share of a small text that is held out, until a run can validate by it.
+
+`data.streams.Portion` holds the lines out.
+"""
 
 from __future__ import annotations
 
