@@ -41,7 +41,7 @@ from cmlm.errors import UserError, needing, printable, shown
 FROZEN_WEIGHTS = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
 _never_trains = False
 
-# Python's messages for flags that are no numbers, and ours.
+# Python's messages for flags that are not numbers, and ours.
 _NOT_A_NUMBER = {
     r"invalid literal for int\(\).*": "allowed: a whole number",
     r"could not convert string to float.*": "allowed: a number",

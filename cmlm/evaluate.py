@@ -356,7 +356,7 @@ def _prepare_models(models: Iterable[str]) -> None:
     """Sets TensorFlow up for the models; refuses names without an encoder.
 
     Raises:
-        UserError: there is no such encoder.
+        UserError: the encoder does not exist.
     """
     with cli.quiet_imports("evaluate"):
         from cmlm.encoders import by_language, opening
@@ -491,7 +491,7 @@ def _entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
 
 
 def _cache_of(name: str, encoder) -> str | None:
-    """The model's own folder in --cache_dir; None if there is no usable cache."""
+    """The model's own folder in --cache_dir; None without a usable cache."""
     from cmlm.evaluation import store
 
     if not FLAGS.cache_dir:

@@ -311,7 +311,7 @@ def _parse_seeds(texts: list[str]) -> list[int]:
     """Parses --seeds; each seed once.
 
     Raises:
-        UserError: there is no seed, or one is not a whole number below 2**32.
+        UserError: no seed is given, or one is not a whole number below 2**32.
     """
     seeds = []
     for text in texts:

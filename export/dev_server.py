@@ -146,7 +146,7 @@ class Server:
             _Grpc(model, name, version), self._grpc
         )
         try:
-            # The colons of IPv6 are no port.
+            # The colons of IPv6 do not precede a port.
             address = f"[{host}]" if ":" in host else host
             self.grpc_port = self._grpc.add_insecure_port(f"{address}:{grpc_port}")
         except RuntimeError as error:
@@ -341,7 +341,7 @@ class _UnderWay:
             self._ended.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Waits until there are no requests, or until the time is over."""
+        """Waits until all requests are answered, or until the time is over."""
         with self._ended:
             self._ended.wait_for(lambda: not self._count, seconds)
 

@@ -42,7 +42,7 @@ class SessionModel:
             inputs: arrays or nested lists by name.
 
         Raises:
-            ValueError: there is no such signature, or the inputs are not its inputs.
+            ValueError: the signature does not exist, or the inputs are not its inputs.
             tf.errors.OpError: the graph refuses the inputs.
         """
         if name not in self.signatures:

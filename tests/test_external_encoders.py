@@ -111,7 +111,7 @@ def test_a_model_server_is_an_encoder(server):
         ("classes", "gave the outputs label, probabilities; allowed: default"),
         ("short", r"default has the shape \[0\]; allowed: \[1, dim\]"),
         ("flat", r"default has the shape \[1\]; allowed: \[1, dim\]"),
-        ("words", "an output is no array of numbers: "),
+        ("words", "an output is not an array of numbers: "),
         ("nested", "no valid answer of a model server: its lists nest too deeply"),
         (
             "cut",
@@ -160,7 +160,8 @@ def test_a_tensor_that_does_not_fit_its_shape_is_refused(shape, content, dtype, 
     for size in shape:
         tensor.tensor_shape.dim.add().size = size
     encoder._stub = types.SimpleNamespace(Predict=lambda request, timeout: answer)
-    with pytest.raises(UserError, match=f"model toy: an output is no array .*{said}"):
+    message = f"model toy: an output is not an array .*{said}"
+    with pytest.raises(UserError, match=message):
         encoder.encode(["a"])
 
 

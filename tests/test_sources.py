@@ -292,7 +292,7 @@ def test_csv(tmp_path, delimiter):
     documents, counts = read(tmp_path / "a.csv", "csv")
     first = f'One, "1"; {delimiter}'.strip()
     assert documents == [[first, "two."], ["Three."], [], ["Seven."]]
-    assert counts == {"row that is no CSV": 1, "row without 3 cells": 2}
+    assert counts == {"row that is not CSV": 1, "row without 3 cells": 2}
     said = "line 1 has no column 'body'; its columns: id, text, note"
     with pytest.raises(UserError, match=said):
         sources.check_beginning(str(tmp_path / "a.csv"), "csv", "body")

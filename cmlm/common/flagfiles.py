@@ -51,7 +51,7 @@ def _named(argument: str) -> str | None:
 
 
 def find(path: str) -> str | None:
-    """Returns the path of a flagfile, or None if there is no such file."""
+    """Returns the path of a flagfile, or None if the file does not exist."""
     shipped = os.path.join(SHIPPED, path.removeprefix("configs/"))
     for candidate in (os.path.expanduser(path), shipped, f"{shipped}.flags"):
         if os.path.isfile(candidate):

@@ -71,7 +71,7 @@ def field(
         name: the key of the value.
         kind: the type of the value; an integer counts as a float.
         path: the file of the object, for the message.
-        default: the value if there is no such key, or null; None: it is required.
+        default: the value of a missing key, or of null; None: the key is required.
         at_least: the lowest allowed number.
 
     Raises:

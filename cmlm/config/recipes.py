@@ -279,9 +279,9 @@ def ulr_misad() -> ExperimentConfig:
     Sections 3.2 and 4: MiSAD and masked LM at equal weights on single sentences, masks
     as in BERT (15 %), batch 64, 128 tokens, dropout 0.1, BERT's pooled [CLS], 5e-5 with
     warm-up over the first 10 % of the steps, one pass over 10 M sentences, Adam. The
-    paper does not print a weight decay; the released code has none. The decay of the
-    rate is our choice. Section 4 names mean pooling as "the default setting"; here that
-    is the pooling of evaluation: evaluate with --pooling=mean.
+    paper does not print a weight decay; the released code does not decay weights. The
+    decay of the rate is our choice. Section 4 names mean pooling as "the default
+    setting"; here that is the pooling of evaluation: evaluate with --pooling=mean.
     """
     steps = 10_000_000 // 64
     task = _task(64, 128)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from cmlm.errors import UserError
 
 # `en=`, `zh-Hant=`, `en-de=` at the start of a path in a list of paths; and a word that
-# is no code.
+# is not a code.
 _NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)=(.+)")
 _WORD = re.compile(r"[A-Za-z]{4,}=")
 # A language without script (`Hant`) and region (`BR`).

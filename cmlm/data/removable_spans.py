@@ -70,7 +70,7 @@ class RandomSpans:
         start = tf.range(shape[1])
         ends = start + tf.reshape(drawn, shape) + 1
         # Special tokens before each position: [SEP] ends the tokens, and [UNK] may
-        # stand among them. A span has none, and fewer tokens than its sentence.
+        # stand among them. A span lacks both, and is shorter than its sentence.
         special = tf.cast(~ordinary, tf.int32)
         before = tf.cumsum(tf.pad(special, [[0, 0], [1, 0]]), axis=1)
         within = tf.gather(before, tf.minimum(ends, shape[1]), batch_dims=1)

@@ -230,7 +230,7 @@ def _finished(directory: str, rows: int, dim: int) -> TeacherVectors:
 
 
 def _about(directory: str) -> dict:
-    """Reads the teacher's identity and the width; empty if there is none yet."""
+    """Reads the teacher's identity and the width; empty before a teacher is stored."""
     path = os.path.join(directory, _ABOUT)
     with advised(f"delete {directory}"):
         if found := json_files.optional(path):
@@ -294,7 +294,7 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
 
 
 def teacher_of(directory: str) -> dict:
-    """Returns the identity of the teacher of a directory; {} if there is none yet.
+    """Returns the identity of the teacher of a directory; {} before the first one.
 
     Raises:
         UserError: the directory is damaged.

@@ -69,7 +69,7 @@ def open_encoders(
         reading: the reading of vectors; by default it keeps the settings of each model.
 
     Raises:
-        UserError: there is no such model, or the widths of the vectors differ.
+        UserError: a model does not exist, or the widths of the vectors differ.
     """
     encoders = ByLanguage(
         (language, opening.open_encoder(model, reading))

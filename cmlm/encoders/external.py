@@ -146,7 +146,7 @@ def check(model: str) -> None:
         model: as for `open_encoder`.
 
     Raises:
-        UserError: there is no such server or file.
+        UserError: the server or file does not exist.
     """
     stored = _stored(model)
     if stored is None:
@@ -161,7 +161,7 @@ def open_encoder(model: str) -> ExternalEncoder:
     """Opens a model whose name begins with one of `PREFIXES`.
 
     Raises:
-        UserError: there is no such server or file.
+        UserError: the server or file does not exist.
     """
     stored = _stored(model)
     return ServedEncoder(model) if stored is None else StoredVectors(*stored)
@@ -171,7 +171,7 @@ def paths(model: str) -> list[str]:
     """The files of stored vectors; [] for a server.
 
     Raises:
-        UserError: there is no such file of sentences.
+        UserError: the file of sentences does not exist.
     """
     stored = _stored(model)
     if stored is None:

@@ -56,7 +56,7 @@ class SentenceGraph:
         tokens = self.tokenizer.encode(text, self.seq_length)
         lengths = tokens.row_lengths()
         # The width is the length of the longest sentence, but at least 1: the encoder
-        # reads position 0 even if there are no sentences.
+        # reads position 0 even without sentences.
         width = tf.reduce_max(tf.concat([lengths, [1]], axis=0))
         ids = tokens.to_tensor(self.tokenizer.pad_id, shape=tf.stack([-1, width]))
         mask = tf.sequence_mask(lengths, width, dtype=tf.int32)

@@ -67,7 +67,7 @@ def weight_files(model: str) -> list[str]:
         model: as for `opening.open_encoder`.
 
     Returns:
-        The weights or stored vectors; [] for a server, or if there are none.
+        The weights or stored vectors; [] for a server, or without such files.
 
     Raises:
         UserError: `model` names stored vectors without a file of sentences.
@@ -91,7 +91,7 @@ def find_foreign(model: str) -> foreign.Source | None:
     """Finds weights of another program, see `foreign.find`.
 
     Raises:
-        UserError: there are no weights, or those of a tuned model.
+        UserError: the folder holds no weights, or those of a tuned model.
     """
     if find_tuned(model):
         raise UserError(
@@ -120,7 +120,7 @@ def find_export(directory: str) -> str:
         The folder of the SavedModel that servers load.
 
     Raises:
-        UserError: there is no export, or a file of it is damaged.
+        UserError: the export does not exist, or a file of it is damaged.
     """
     path = _find_saved_model(directory)
     if path is None:
@@ -141,7 +141,7 @@ def find_tuned(directory: str) -> str | None:
         directory: an output of the command, the folder `model` in it, or a version.
 
     Returns:
-        The folder of the SavedModel; None if there is no tuned model.
+        The folder of the SavedModel; None without a tuned model.
 
     Raises:
         UserError: a file of the model is damaged.

@@ -134,7 +134,7 @@ def find_checkpoint(
         checkpoint: `latest`, `best`, or a path.
 
     Raises:
-        UserError: there is no such checkpoint.
+        UserError: the checkpoint does not exist.
     """
     best = os.path.join(model_dir, BEST)
     if checkpoint == "best" and not tf.io.gfile.isdir(best):

@@ -50,7 +50,7 @@ def open_encoder(
             The vectors of exports, servers and files are fixed.
 
     Raises:
-        UserError: there is no such encoder, it is damaged, `reading` does not fit, or
+        UserError: the encoder does not exist or is damaged, `reading` does not fit, or
             TensorFlow would hang in this process.
     """
     place = locating.locate(model)
@@ -79,7 +79,7 @@ def check(model: str) -> None:
         model: as for `open_encoder`.
 
     Raises:
-        UserError: there is no such encoder.
+        UserError: the encoder does not exist.
     """
     place = locating.locate(model)
     if place.kind == "external":
@@ -148,7 +148,7 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
         reading: the reading of vectors; by default it keeps the settings of the model.
 
     Raises:
-        UserError: there is no such encoder, it is damaged, or it lacks a layer that
+        UserError: the encoder does not exist, is damaged, or lacks a layer that
             `reading` asks for.
     """
     place = locating.locate(model, exports=False)

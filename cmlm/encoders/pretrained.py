@@ -108,13 +108,13 @@ def vocabulary_path(
     Args:
         source: the origin of the weights.
         in_use: removes a file that this function writes, when it closes.
-        given: the user's own file; "" if there is none.
+        given: the user's own file, or "".
 
     Returns:
         `given`, or a temporary file with the source's tokens.
 
     Raises:
-        UserError: there is no vocabulary, or it does not fit the weights.
+        UserError: the vocabulary is missing or does not fit the weights.
     """
     rows = source.model["vocab_size"]
     if given:
@@ -154,7 +154,7 @@ def settings(source: foreign.Source) -> tuple[experiment.ExperimentConfig, Token
     """Returns the configuration and the tokenizer of unchanged weights.
 
     Raises:
-        UserError: there is no vocabulary, or it does not fit the weights.
+        UserError: the vocabulary is missing or does not fit the weights.
     """
     config = experiment.ExperimentConfig(init_checkpoint=source.path)
     adopt(config, source)

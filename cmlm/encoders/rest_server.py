@@ -40,7 +40,7 @@ class RestServer(ServedModel):
             outputs = {output: outputs}
         types = {output: np.float32, "language_index": np.int32}
         try:
-            # Other outputs, as of a model that is no encoder, are only named.
+            # Other outputs, as of a model other than an encoder, are only named.
             return {
                 name: np.array(value, types.get(name))
                 for name, value in outputs.items()

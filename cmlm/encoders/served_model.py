@@ -117,7 +117,9 @@ class ServedModel(abc.ABC):
         try:
             found = outputs[name].astype(np.float32, copy=False)
         except (ValueError, TypeError) as error:
-            raise self._refused(f"{name} is no array of numbers: {error}") from error
+            raise self._refused(
+                f"{name} is not an array of numbers: {error}"
+            ) from error
         if found.ndim != 2 or len(found) != count:
             raise self._refused(
                 f"{name} has the shape {list(found.shape)}; allowed: [{count}, dim]"
@@ -149,7 +151,7 @@ class ServedModel(abc.ABC):
         """
 
     def _no_array(self, error: Exception) -> UserError:
-        return self._refused(f"an output is no array of numbers: {error}")
+        return self._refused(f"an output is not an array of numbers: {error}")
 
     def _refused(self, reason: str) -> UserError:
         reason = one_line(reason, 300)

@@ -20,7 +20,7 @@ from scipy import special
 
 _BATCH = 64
 _RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
-# The share of the training set that validates if there is no other validation set.
+# The share of the training set that validates, without another validation set.
 _DEV_SHARE = 0.05
 
 

@@ -57,7 +57,7 @@ class Kept:
 
 
 def _same(directory: str, about: dict[str, Any]) -> str | None:
-    """The directory that holds the scores of a model; None if there is none yet."""
+    """The directory that holds the scores of a model; None before the first score."""
     pattern = os.path.join(glob.escape(directory), "*", _ABOUT)
     for path in sorted(glob.glob(pattern)):
         there = _read(path)

@@ -121,7 +121,7 @@ def read(
         task leaves out (`TASK-LANGUAGE`), a message about the missing or damaged file.
 
     Raises:
-        UserError: there is no such folder.
+        UserError: the folder does not exist.
     """
     if not os.path.isdir(data_dir):
         raise UserError(

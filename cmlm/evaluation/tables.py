@@ -44,8 +44,9 @@ class Table:
         rows: the rows, models above published rows.
         averages: the averages among the columns, by group name.
         compares: whether the rows are models, of which a column has a best one.
-        directions: of each column -1 if its best number is the smallest, and 0 if it
-            has none; of columns that are missing here, the largest number is the best.
+        directions: of each column -1 if its best number is the smallest, and 0 for a
+            column without a best number; of columns that are missing here, the largest
+            number is the best.
     """
 
     family: str

@@ -27,7 +27,7 @@ class Examples:
             `[CLS] ... [SEP] ... [SEP]`.
         starts: int64 [n * parts + 1], the start of each sequence in `ids`, and the end.
         second: int32 [n * parts], the number of tokens before a sequence's second text;
-            the whole length if there is no second text.
+            the whole length without a second text.
         labels: float32 [n], the class or the score, NaN without a label; for several
             labels float32 [n, labels], 0 or 1.
         indices: the example numbers for a submission of predictions.

@@ -56,8 +56,8 @@ class Finished:
         Args:
             seed: the seed.
             scores: the scores of the seeds before this one.
-            with_model: whether the best seed needs its model. A seed has none if it was
-                not the best among other seeds.
+            with_model: whether the best seed needs its model. The folder of a
+                seed lacks it if another seed was better.
         """
         found = self._kept and self._kept.read(self._task, [seed, *self._about])
         if not found:

@@ -30,7 +30,7 @@ _FIGURES = {
     "score": ("pearson", "spearman"),
 }
 _TRAIN, _DEV = "train", "dev"
-# One example in this number is held out if there is no file to score.
+# Without a file to score, one example in this number is held out.
 _HOLD_OUT = 10
 
 

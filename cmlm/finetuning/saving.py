@@ -149,7 +149,7 @@ class Tuned:
         task: the task, without files.
 
     Raises:
-        UserError: there is no such model, or it is damaged.
+        UserError: the model does not exist or is damaged.
     """
 
     def __init__(self, directory: str):

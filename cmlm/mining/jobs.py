@@ -213,7 +213,7 @@ def _two_sides(
 
 
 def _no_pair(retrieval: str) -> UserError:
-    """The error if there is no pair, whatever the threshold."""
+    """The error if no pair exists, whatever the threshold."""
     if retrieval == "intersection":
         return UserError(
             "--retrieval is intersection, and no pair is found in both directions; "

@@ -67,7 +67,7 @@ def named(directory: str) -> str | None:
 
 
 def step(directory: str) -> int:
-    """Returns the step of the latest checkpoint of a run; 0 if it has none."""
+    """Returns the step of the latest checkpoint of a run; 0 before the first one."""
     match = re.fullmatch(r"ckpt-(\d+)", os.path.basename(find(directory) or ""))
     return int(match[1]) if match else 0
 

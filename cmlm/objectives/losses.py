@@ -113,7 +113,7 @@ def misad(
         The loss of every row, float32 [n], and the cosine of E_w + E_R and E_S.
 
     Raises:
-        ValueError: there is no such form.
+        ValueError: the form does not exist.
     """
     if form not in MISAD_FORMS:
         raise ValueError(f"form is {form!r}; allowed: {', '.join(MISAD_FORMS)}")

@@ -161,7 +161,7 @@ def record(rules: Rules, origin: Mapping[str, Any] | None = None) -> str:
 
 
 def read(vocab_file: str) -> Record | None:
-    """Reads the rules that stand beside a vocabulary; None if there are none.
+    """Reads the rules that stand beside a vocabulary; None without such rules.
 
     They stand in `vocab.txt.json`, or in a Hugging Face folder's
     `tokenizer_config.json`.

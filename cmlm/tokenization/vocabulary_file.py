@@ -30,7 +30,7 @@ def is_json(path: str) -> bool:
 
 
 def find(folder: str) -> str:
-    """Returns the path of a folder's vocabulary; `vocab.txt` if it has none."""
+    """Returns the path of a folder's vocabulary; `vocab.txt` without one."""
     paths = [os.path.join(folder, name) for name in NAMES]
     return next(filter(tf.io.gfile.exists, paths), paths[-1])
 

@@ -197,7 +197,7 @@ def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
 
 
 def _files(model: str) -> str:
-    """A hash of the sizes and times of a teacher's files; "" if there are none."""
+    """A hash of the sizes and times of a teacher's files; "" without files."""
     try:
         states = files.states(locating.weight_files(model))
     except (UserError, tf.errors.OpError):

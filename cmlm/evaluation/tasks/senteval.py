@@ -135,7 +135,7 @@ class RelatednessTask(ClassificationTask):
 def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each metric; with several seeds also `METRIC_std`.
 
-    The deviation of `METRIC/PART` is `METRIC_std/PART`. The number of parts has none.
+    The deviation of `METRIC/PART` is `METRIC_std/PART`. The number of parts lacks one.
     """
     result = {}
     for metric in scores[0]:

@@ -34,7 +34,7 @@ class StsTask(base.Task[dict[str, Pairs]]):
 
     Args:
         name: the name of the task.
-        subsets: the names of the subsets; a set without subsets has none.
+        subsets: the names of the subsets; empty for a set without subsets.
         language: the language of the sentences.
     """
 

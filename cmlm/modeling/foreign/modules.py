@@ -46,7 +46,7 @@ _NAMES = {
 
 @dataclasses.dataclass
 class Modules:
-    """The modules around a Transformer; by default there are none.
+    """The modules around a Transformer; empty by default.
 
     Attributes:
         is_st: whether the folder has a modules.json.

@@ -279,7 +279,7 @@ def _returned(function, output: int) -> tuple[dict, str]:
 
 
 def _vocabulary_near(folder: str) -> str:
-    """Finds a vocabulary file near an encoder; "" if there is no such file.
+    """Finds a vocabulary file near an encoder; "" if it does not exist.
 
     Published encoders may leave the vocabulary to their preprocessor. The function
     looks for vocab.txt, or a single *vocab*.txt, beside saved_model.pb, in the

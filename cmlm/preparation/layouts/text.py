@@ -74,7 +74,7 @@ def read_csv(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[Do
         try:
             cells = next(rows, None)
         except csv.Error:
-            counts["row that is no CSV"] += 1
+            counts["row that is not CSV"] += 1
             continue
         if cells is None:
             return

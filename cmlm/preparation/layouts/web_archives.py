@@ -19,7 +19,7 @@ def read(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
     from warcio import archiveiterator, exceptions
 
     kinds: Counter = Counter()
-    # HTTP headers stay unparsed: a page has none.
+    # HTTP headers stay unparsed: the text of a page is without them.
     archive = archiveiterator.ArchiveIterator(lines.stream, no_record_parse=True)
     archive.reader.readline = header = _HeaderLines(archive.reader.readline)
     try:
