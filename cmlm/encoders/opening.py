@@ -172,11 +172,12 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
 
 def _fixed(encoder, reading: Reading, model: str):
     """Returns an encoder with fixed vectors; refuses a different reading."""
+    # An encoder without a prompt does not describe one.
+    known = {"prompt": "", **encoder.info, "seq_length": encoder.seq_length}
     for name, value in vars(reading).items():
-        own = encoder.seq_length if name == "seq_length" else encoder.info.get(name)
-        # `--prompt=` asks for no prompt.
-        if value not in (None, own) and (name, value, own) != ("prompt", "", None):
-            allowed = f"no --{name}" if own is None else repr(own)
+        own = known.get(name)
+        if value not in (None, own):
+            allowed = f"no --{name}" if own in (None, "") else repr(own)
             raise UserError(
                 f"--{name} is {value!r}; allowed with {model}: {allowed}, because its "
                 "vectors are fixed"
