@@ -135,7 +135,8 @@ class RelatednessTask(ClassificationTask):
 def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each metric; with several seeds also `METRIC_std`.
 
-    The deviation of `METRIC/PART` is `METRIC_std/PART`. The number of parts lacks one.
+    The deviation of `METRIC/PART` is `METRIC_std/PART`. The number of parts
+    gets no deviation.
     """
     result = {}
     for metric in scores[0]:

@@ -19,7 +19,7 @@ def read(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
     from warcio import archiveiterator, exceptions
 
     kinds: Counter = Counter()
-    # HTTP headers stay unparsed: the text of a page is without them.
+    # Records of extracted text hold no HTTP headers to parse.
     archive = archiveiterator.ArchiveIterator(lines.stream, no_record_parse=True)
     archive.reader.readline = header = _HeaderLines(archive.reader.readline)
     try:
