@@ -24,17 +24,20 @@ __all__ = ["__version__", "averages", "fit", "load", "score"]
 
 
 def load(
-    model: str | os.PathLike, precision: str | None = None, prompt: str | None = None
+    model: str | os.PathLike,
+    precision: str | None = None,
+    prompt: str | None = None,
+    prompts: dict[str, str] | None = None,
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32 or bfloat16. `prompt` precedes every text. None: the model's.
+    `precision` is float32 or bfloat16; `prompt` precedes every text; `prompts` have
+    names: encode(sentences, prompt_name="query"). None: the model's own.
 
     Returns an encoder: `encode(sentences)` gives float32 [len(sentences), dim],
     `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
-    gives cosines and rows, [n, min(k, m)]. Raises cmlm.errors.UserError if the encoder
-    does not exist or is damaged, or an argument is not allowed. Sets
-    TF_CPP_MIN_LOG_LEVEL and GRPC_VERBOSITY, which quiet native code, if they are unset.
+    gives cosines and rows, [n, min(k, m)]. Raises cmlm.errors.UserError for a missing
+    or damaged encoder. Sets GRPC_VERBOSITY and TF_CPP_MIN_LOG_LEVEL, if unset.
     """
     from cmlm.common import native_log
     from cmlm.errors import UserError, naming_arguments
@@ -46,8 +49,8 @@ def load(
     name = os.fspath(model)
     if not name or isinstance(name, bytes):
         raise UserError(f"model is {name!r}; allowed: a path or an address, as a str")
-    reading = Reading(precision=precision, prompt=prompt)
-    with naming_arguments("precision", "prompt"):
+    reading = Reading(precision=precision, prompt=prompt, prompts=prompts)
+    with naming_arguments("precision", "prompt", "prompts"):
         return opening.open_encoder(name, reading)
 
 

@@ -15,9 +15,10 @@ processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/
 their unit vectors in shards. The same command resumes a stopped run, and encodes the
 new lines of a text that grew at its end. cmlm.mine reads the folder.
 
---pooling, --sentence_vector, --seq_length, --prompt and --precision change the vectors
-of a model_dir or of another program's weights. Exports, servers and stored vectors have
-fixed values; a different one is an error.
+--pooling, --sentence_vector, --seq_length, --prompt, --prompts and --precision change
+the vectors of a model_dir or of another program's weights. Exports, servers and stored
+vectors have fixed values; a different one is an error. --prompt_name selects a prompt
+of the model for the lines; --query gets its prompt `query`, if it has one.
 """
 
 import contextlib
@@ -100,7 +101,7 @@ def main(_) -> None:
 def _encode_lines() -> None:
     """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
-        from cmlm.common import arrays, files, identity, outputs, progress
+        from cmlm.common import arrays, files, identity, outputs, progress, prompts
         from cmlm.encoders import nearest_lines, opening, vector_files
 
     about = vector_files.path_of(FLAGS.output) if FLAGS.output else None
@@ -120,7 +121,8 @@ def _encode_lines() -> None:
     encoder = opening.open_encoder(FLAGS.model, reading)
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
     print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
-    nearest = nearest_lines.NearestLines(encoder.encode(FLAGS.query), FLAGS.neighbours)
+    asking = encoder.for_role(prompts.QUERY)
+    nearest = nearest_lines.NearestLines(asking.encode(FLAGS.query), FLAGS.neighbours)
 
     # ------------------------------------------------------------- encoding
     with contextlib.ExitStack() as stack:

@@ -19,14 +19,17 @@ from typing import Any
 import numpy as np
 from mteb.models import abs_encoder, model_meta
 
-from cmlm.common import identity
+from cmlm.common import identity, prompts
 from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import naming_arguments
 
 
 class MtebEncoder(abs_encoder.AbsEncoder):
-    """A model of MTEB without prompts; MTEB compares its vectors by cosine.
+    """A model of MTEB, which compares its vectors by cosine.
+
+    Queries and documents of retrieval tasks get the encoder's prompts for them, if it
+    has them. Prompts for single tasks are not used.
 
     Args:
         model: a model that `opening.open_encoder` opens.
@@ -48,15 +51,24 @@ class MtebEncoder(abs_encoder.AbsEncoder):
         )
 
     def encode(
-        self, inputs: Iterable[Mapping[str, Sequence[str]]], **_: Any
+        self,
+        inputs: Iterable[Mapping[str, Sequence[str]]],
+        *,
+        prompt_type: str | None = None,
+        **_: Any,
     ) -> np.ndarray:
         """Encodes MTEB's batches.
 
         Args:
             inputs: batches with the key `text`.
+            prompt_type: MTEB's `query` or `document`; None for other texts.
 
         Returns:
             float32 [sentences, dim].
         """
         texts = [text for batch in inputs for text in batch["text"]]
-        return self._encoder.encode(texts)
+        role = getattr(prompt_type, "value", prompt_type)
+        encoder = self._encoder
+        if role in prompts.ROLES:
+            encoder = encoder.for_role(role)
+        return encoder.encode(texts)

@@ -34,11 +34,11 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "version", None, "Version of the model; default: the newest.", lower_bound=1
 )
-flags.DEFINE_enum(
+flags.DEFINE_string(
     "signature",
     signatures.DEFAULT,
-    list(signatures.TEXT_SIGNATURES),
-    "The signature to request; docs/serving.md explains each.",
+    f"The signature to request: {', '.join(signatures.TEXT_SIGNATURES)}, or a prompt's "
+    "name; docs/serving.md explains each.",
 )
 flags.DEFINE_string("language", None, "Language of all sentences, for --signature=pcr.")
 flags.DEFINE_multi_string("text", [], "A sentence")
@@ -106,7 +106,7 @@ def _check_flags() -> None:
     if bool(FLAGS.text) == bool(FLAGS.input):
         given = "both are given" if FLAGS.text else "neither is given"
         raise UserError(f"{given}; allowed: one of --text and --input")
-    takes_language = signatures.TEXT_SIGNATURES[FLAGS.signature].takes_language
+    takes_language = signatures.of_text(FLAGS.signature).takes_language
     if takes_language and not FLAGS.language:
         raise UserError(f"--signature={FLAGS.signature} needs --language")
     if FLAGS.language and not takes_language:

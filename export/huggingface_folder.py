@@ -15,6 +15,7 @@ import numpy as np
 import safetensors.numpy
 
 from cmlm.common import json_files
+from cmlm.common import prompts as prompts_lib
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling, weights
@@ -109,7 +110,7 @@ def write(
 
 def _write_prompts(directory: str, model: EncoderConfig) -> None:
     """Writes the prompts, if there are any, and the name of the default one."""
-    prompts = dict(prompt.split("=", 1) for prompt in model.prompts)
+    prompts = prompts_lib.parse(model.prompts, "model.prompts")
     default = None
     if model.prompt:
         names = (name for name, text in prompts.items() if text == model.prompt)

@@ -89,12 +89,11 @@ def render(
     described = pooling.POOLINGS[model.pooling].description
     if model.sentence_vector == "projected":
         described += f", then the mean of {model.num_views} projections"
-    prompt = model.prompt.replace("|", "\\|")
     for name, value in (
         ("vector", f"float32 [{model.hidden_size}], {vectors}"),
         ("pooling", described),
         ("longest sentence", f"{seq_length} tokens; longer ones are cut"),
-        *([("prompt", f"{prompt!r} precedes every text")] if prompt else []),
+        *_prompts(opened),
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
             "vocabulary",
@@ -160,6 +159,16 @@ def _languages(opened: OpenedWeights) -> list[str]:
             named = [data.raw_language]
         found.update(dict.fromkeys(named))
     return list(found)
+
+
+def _prompts(opened: OpenedWeights) -> list[tuple[str, str]]:
+    """The rows of the prompts: names and values."""
+    found = []
+    if opened.tokenizer.prompt:
+        found.append(("prompt", f"{opened.tokenizer.prompt!r} precedes every text"))
+    for name, text in opened.prompts.items():
+        found.append((f"prompt `{name}`", repr(text)))
+    return [tuple(cell.replace("|", "\\|") for cell in row) for row in found]
 
 
 def _training(opened: OpenedWeights) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -13,11 +14,12 @@ from cmlm.encoders import fingerprints
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights
-from cmlm.encoders.signatures import SIGNATURES
+from cmlm.encoders.signatures import SIGNATURES, of_prompts
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, inference_graph
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization.base import Tokenizer
 from export import encoder, preprocessor, server_files, serving
 
 _SERVED = (*export_layout.OF_SAVED_MODEL, export_layout.PROVENANCE)
@@ -157,13 +159,17 @@ def compare(
             vectors, expected
         )
     }
+    serving_folder = os.path.join(export_layout.SERVING, str(version))
+    loaded = _load(directory, serving_folder).signatures
     served = _differences_of_serving(
-        directory,
-        os.path.join(export_layout.SERVING, str(version)),
-        {"text": text, **tensors},
-        expected,
-        components,
+        loaded, serving_folder, {"text": text, **tensors}, expected, components
     )
+    for name, row in of_prompts(opened.prompts).items():
+        prompted = opened.tokenizer.prompted(opened.prompts[name])
+        served[f"{serving_folder}, {name}"] = _difference(
+            loaded[name](text=text)[row.output],
+            _expected(opened, text, seq_length, prompted),
+        )
     for differences, tolerance in (
         (two, TOLERANCE),
         (served, TOLERANCES[precision]),
@@ -189,10 +195,15 @@ def _difference(vectors, expected: np.ndarray) -> tuple[float, float]:
     return float(np.abs(vectors - expected).max()), scale
 
 
-def _expected(opened: OpenedWeights, text: tf.Tensor, seq_length: int) -> np.ndarray:
+def _expected(
+    opened: OpenedWeights,
+    text: tf.Tensor,
+    seq_length: int,
+    tokenizer: Tokenizer | None = None,
+) -> np.ndarray:
     """The checkpoint's vectors, float32 [n, dim], of sentences one at a time."""
     vectors = []
-    for row in opened.tokenizer.encode(text, seq_length):
+    for row in (tokenizer or opened.tokenizer).encode(text, seq_length):
         ids = row[tf.newaxis]
         inputs = {"input_word_ids": ids, "input_mask": tf.ones_like(ids)}
         vectors.append(opened.encoder(inputs, training=False)["default"][0])
@@ -200,21 +211,21 @@ def _expected(opened: OpenedWeights, text: tf.Tensor, seq_length: int) -> np.nda
 
 
 def _differences_of_serving(
-    directory: str,
+    served: Mapping[str, Callable],
     folder: str,
     inputs: dict[str, tf.Tensor],
     expected: np.ndarray,
     components: PrincipalComponents | None,
 ) -> dict[str, tuple[float, float]]:
-    """The `_difference` of every signature, by its name and language if it has one.
+    """The `_difference` of each of `SIGNATURES`, by its name and language.
 
     Args:
-        directory, components: as for `write`.
-        folder: the version in it.
+        served: the signatures of the serving model.
+        folder: the place of the model, for messages.
         inputs: the text and the three tensors.
         expected: the vectors before any change by a signature, float32 [n, dim].
+        components: as for `write`.
     """
-    served = _load(directory, folder).signatures
     fitted = list(components.languages.items()) if components else []
     differences = {}
     for name, row in SIGNATURES.items():

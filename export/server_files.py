@@ -112,10 +112,14 @@ def changes(
         lost = [name for name, row in SIGNATURES.items() if row.with_components]
         found.append(f"the signatures {' and '.join(lost)}, now without (--pcr)")
     for name, now in described.items():
-        # A description without a prompt has no entry; early versions lack others.
-        was = before.get(name, "" if name == "prompt" else now)
+        # A description without prompts has no entry; early versions lack others.
+        was = before.get(name, {"prompt": "", "prompts": {}}.get(name, now))
         if was != now:
-            texts = (repr(was), repr(now)) if name == "prompt" else (was, now)
+            texts = (was, now)
+            if name == "prompt":
+                texts = tuple(map(repr, texts))
+            elif name == "prompts":
+                texts = tuple(", ".join(each) or "none" for each in texts)
             found.append(f"{name} {texts[0]}, now {texts[1]} (--{name})")
     return found
 

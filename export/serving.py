@@ -28,12 +28,12 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays
+from cmlm.common import arrays, prompts
 from cmlm.common.components import remove
 from cmlm.encoders import batching
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
-from cmlm.encoders.signatures import SIGNATURES, Signature
+from cmlm.encoders.signatures import SIGNATURES, Signature, of_prompts
 from cmlm.modeling.encoder_config import EncoderConfig
 
 _INDEX = "language_index"
@@ -75,10 +75,11 @@ def build(
     """
     compute = graph.token_vectors.get_concrete_function()
     text_vectors = _of_text(graph, compute)
+    named = prompts.parse(config.prompts, "model.prompts")
     tensor_vectors = _of_tensors(graph, compute, config)
     specs = {spec.name: spec for spec in (graph.TEXT, *graph.TOKENS, *_LANGUAGE)}
 
-    def signature(row: Signature):
+    def signature(row: Signature, text_vectors: Callable[[tf.Tensor], tf.Tensor]):
         @tf.function(
             input_signature=[specs[name] for name in row.inputs], autograph=False
         )
@@ -100,11 +101,15 @@ def build(
     served.variables = list(compute.graph.variables)
     # SentencePiece's model is a resource, which a saved object must own.
     served.tokenizer = graph.tokenizer
-    return served, {
-        name: signature(row)
+    signatures = {
+        name: signature(row, text_vectors)
         for name, row in SIGNATURES.items()
         if components is not None or not row.with_components
     }
+    for name, row in of_prompts(named).items():
+        prompted = _of_text(graph.prompted(named[name]), compute)
+        signatures[name] = signature(row, prompted)
+    return served, signatures
 
 
 def _of_text(graph: SentenceGraph, compute) -> Callable[[tf.Tensor], tf.Tensor]:

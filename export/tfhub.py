@@ -42,7 +42,7 @@ def main(_) -> None:
     source.check("export_dir")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.encoders import components_file, fingerprints
+        from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
         from export import model_card, saved_models, server_files
@@ -87,7 +87,16 @@ def main(_) -> None:
             "pooling": model.config.model.pooling,
             "sentence_vector": model.config.model.sentence_vector,
             "prompt": model.tokenizer.prompt,
+            "prompts": model.prompts,
         }
+        unserved = model.prompts.keys() - signatures.of_prompts(model.prompts).keys()
+        for name in sorted(unserved):
+            print(
+                f"note: the prompt {name!r} gets no signature: a signature's name has "
+                "letters, digits, _, . and -, and is none of "
+                f"{', '.join(signatures.SIGNATURES)}",
+                file=sys.stderr,
+            )
         changed = server_files.changes(former, described, components is not None)
         if changed:
             print(f"note: {FLAGS.export_dir} had {'; '.join(changed)}", file=sys.stderr)

@@ -230,7 +230,7 @@ def test_a_size_beside_a_preset_wins():
         ("model.num_attention_heads=5", "allowed: a divisor of model.hidden_size, 768"),
         ("model.num_views=0", "model.num_views is 0; allowed: at least 1"),
         ("model.prompts=query", "model.prompts is 'query'; allowed: a list"),
-        ("model.prompts=[query]", "model.prompts is ['query']; allowed: NAME=TEXT"),
+        ("model.prompts=[query]", "model.prompts is 'query'; allowed: NAME=TEXT"),
         ("model.dropout_rate=1.0", "model.dropout_rate is 1.0; allowed: 0 to below 1"),
         ("trainer.train_steps=1.5", "trainer.train_steps is 1.5; allowed: an integer"),
         ("trainer.train_steps=0", "trainer.train_steps is 0; allowed: at least 1"),

@@ -46,6 +46,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "own_files",
         "path_names",
         "progress",
+        "prompts",
         "protocols",
         "scratch",
         "tasks",

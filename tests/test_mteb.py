@@ -26,3 +26,21 @@ def test_encoder_of_mteb(tmp_path):
     )
     similarity = encoder.similarity(encoded, encoded)
     assert float(similarity[0][0]) == pytest.approx(1, abs=1e-5)
+
+
+def test_queries_and_documents_get_their_prompts(tmp_path):
+    from mteb import types
+
+    from cmlm.encoders import opening
+    from cmlm.mteb import MtebEncoder
+
+    named = ["query=the cat ", "passage=a mat, "]
+    source = model_dirs.write(tmp_path / "model_dir", **{"model.prompts": named})
+    encoder, plain = MtebEncoder(source), opening.open_encoder(source)
+    for kind, prompt in (
+        (types.PromptType.query, "the cat "),
+        (types.PromptType.document, "a mat, "),
+        (None, ""),
+    ):
+        encoded = encoder.encode([{"text": ["dog", ""]}], prompt_type=kind)
+        model_dirs.assert_same(encoded, plain.encode([f"{prompt}dog", prompt]))

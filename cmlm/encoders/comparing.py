@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import arrays
+from cmlm.common import arrays, prompts
 from cmlm.encoders.sentences import check_sentences
 from cmlm.mining import exact
 
@@ -19,10 +19,13 @@ class Comparing(abc.ABC):
     Attributes:
         dim: the width of a vector.
         name: the name of the encoder in messages.
+        prompts: texts that may precede a text, by name, such as `query`; None for a
+            text that a server does not tell.
     """
 
     dim: int
     name: str
+    prompts: Mapping[str, str | None] = {}
 
     def __copy__(self) -> Comparing:
         """The encoder itself: it does not change, and threads may share it."""
@@ -38,6 +41,7 @@ class Comparing(abc.ABC):
         normalize: bool = False,
         progress: bool | None = None,
         *,
+        prompt_name: str | None = None,
         normalize_embeddings: bool | None = None,
         show_progress_bar: bool | None = None,
     ) -> np.ndarray:
@@ -48,6 +52,8 @@ class Comparing(abc.ABC):
             normalize: scale every vector to length 1.
             progress: show a bar on stderr; None shows it for long lists only. Servers
                 and stored vectors have no bar.
+            prompt_name: the key in `prompts` of the prompt that precedes every text;
+                None for the encoder's default prompt, if it has one.
             normalize_embeddings, show_progress_bar: sentence-transformers' names for
                 `normalize` and `progress`.
 
@@ -56,17 +62,46 @@ class Comparing(abc.ABC):
 
         Raises:
             TypeError: `sentences` is not a list of str.
-            UserError: a vector is not finite or has another width, or this process is a
-                fork of the one that opened the encoder.
+            UserError: a vector is not finite or has another width, this process is a
+                fork of the one that opened the encoder, or the encoder lacks the
+                prompt.
         """
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         progress = progress if show_progress_bar is None else show_progress_bar
+        if prompt_name is not None:
+            prompted = self.prompted(prompt_name)
+            return prompted.encode(sentences, normalize, progress)
         check_sentences(sentences)
         if not len(sentences):
             return np.zeros([0, self.dim], np.float32)
         encoded = self._encode(sentences, progress)
         encoded = arrays.checked(encoded, sentences, self.name, self.dim)
         return arrays.unit_length(encoded) if normalize else encoded
+
+    def prompted(self, prompt_name: str) -> Comparing:
+        """The same encoder with another default prompt.
+
+        Args:
+            prompt_name: a key of `prompts`.
+
+        Raises:
+            UserError: the encoder lacks the prompt.
+        """
+        prompts.check_name(prompt_name, self.prompts, self.name, "prompt_name")
+        # Opened once, because TensorFlow traces the graph of each anew.
+        opened = self.__dict__.setdefault("_opened", {})
+        if prompt_name not in opened:
+            opened[prompt_name] = self._prompted(prompt_name)
+        return opened[prompt_name]
+
+    def for_role(self, role: str) -> Comparing:
+        """The encoder with its prompt for a role of `prompts.ROLES`, if it has one."""
+        prompt_name = prompts.of_role(self, role)
+        return self if prompt_name is None else self.prompted(prompt_name)
+
+    def _prompted(self, prompt_name: str) -> Comparing:
+        """Opens the encoder with another default prompt, a key of `prompts`."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def _encode(
@@ -106,6 +141,9 @@ class Comparing(abc.ABC):
     ) -> exact.Nearest:
         """Finds the texts of a corpus that are nearest to each query, by cosine.
 
+        Texts get the encoder's prompts for queries and for documents, if it has them:
+        `query`; and `document`, `passage` or `corpus`.
+
         The search is exact; FAISS does it where it is installed
         (pip install 'cmlm[mine]'), numpy elsewhere. Encode a corpus once, and pass its
         vectors, to search it often.
@@ -132,14 +170,18 @@ class Comparing(abc.ABC):
         _check_texts("corpus", corpus)
         if not (len(queries) and len(corpus)):
             return exact.nothing(len(queries), min(k, len(corpus)))
-        left, right = self._units("queries", queries), self._units("corpus", corpus)
+        left = self._units("queries", queries, prompts.QUERY)
+        right = self._units("corpus", corpus, prompts.DOCUMENT)
         _check_widths("queries", left, "corpus", right)
         return exact.nearest(left, right, k)
 
-    def _units(self, name: str, texts: Sequence[str] | np.ndarray) -> np.ndarray:
-        """The vectors of an argument at length 1."""
+    def _units(
+        self, name: str, texts: Sequence[str] | np.ndarray, role: str = ""
+    ) -> np.ndarray:
+        """The vectors of an argument at length 1, with the prompt of a role."""
         if not _is_vectors(texts):
-            return self.encode(texts, normalize=True)
+            encoder = self.for_role(role) if role else self
+            return encoder.encode(texts, normalize=True)
         if texts.ndim != 2:
             shape = list(texts.shape)
             raise ValueError(f"{name} has the shape {shape}; allowed: [n, dim]")

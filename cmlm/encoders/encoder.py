@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +30,8 @@ class Encoder(Comparing):
         info: a description for reports: checkpoint, pooling and so on.
         name: the name of the encoder in messages.
         open_tokenizer: returns the tokenizer; `tokens` alone needs it.
+        prompts: texts that may precede a text, by name.
+        open_prompted: returns the encoder that adds the prompt of a name.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class Encoder(Comparing):
         info: dict,
         name: str = "the model",
         open_tokenizer: Callable[[], Tokenizer] | None = None,
+        prompts: Mapping[str, str] | None = None,
+        open_prompted: Callable[[str], Encoder] | None = None,
     ):
         self._vectors = vectors
         self._lengths = lengths
@@ -49,6 +53,8 @@ class Encoder(Comparing):
         self.info = info
         self.name = name
         self._open_tokenizer = open_tokenizer
+        self.prompts = dict(prompts or {})
+        self._open_prompted = open_prompted
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
@@ -58,6 +64,9 @@ class Encoder(Comparing):
             f"{self.name} cannot be pickled, because its graph belongs to one process; "
             "allowed: pickle its path, and open it with cmlm.load in the other process"
         )
+
+    def _prompted(self, prompt_name: str) -> Encoder:
+        return self._open_prompted(prompt_name)
 
     def _encode(
         self, sentences: Sequence[str], progress: bool | None = None

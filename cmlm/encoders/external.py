@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.common import checksums, files
+from cmlm.common import checksums, files, prompts
 from cmlm.common.counts import counted
 from cmlm.encoders import model_server, vector_files
 from cmlm.encoders.comparing import Comparing
+from cmlm.encoders.signatures import DEFAULT
 from cmlm.errors import UserError
 
 PREFIXES = ("http://", "https://", "grpc://", "vectors:")
@@ -69,19 +70,38 @@ class ServedEncoder(ExternalEncoder):
 
     Args:
         address: an address in a form that the module's docstring lists.
+        prompt_name: the prompt that precedes every text; None for the model's default.
+        server: a client of the address; None makes one.
     """
 
-    def __init__(self, address: str):
+    def __init__(
+        self,
+        address: str,
+        prompt_name: str | None = None,
+        server: model_server.ServedModel | None = None,
+    ):
         if model_server.parse_address(address).model is None:
             raise UserError(
                 f"the model is {address}; allowed: {address.split('/')[0]}//HOST:PORT/"
                 "v1/models/NAME[/versions/N]"
             )
         # A slow server may take long for the longest texts.
-        self._server = model_server.connect(address, timeout=_SECONDS)
+        self._server = server or model_server.connect(address, timeout=_SECONDS)
+        # A prompt's name is that of a signature.
+        self._signature = prompt_name or DEFAULT
         self.name = address
         self.dim = self._encode([""]).shape[1]
         self.info = {"server": address, "dim": self.dim}
+        if prompt_name:
+            self.info = prompts.describe(self.info, prompt_name, None)
+
+    @functools.cached_property
+    def prompts(self):
+        return dict.fromkeys(self._server.prompt_names())
+
+    def _prompted(self, prompt_name: str) -> ServedEncoder:
+        # The same client stays with one version of the model.
+        return ServedEncoder(self.name, prompt_name, self._server)
 
     @functools.cached_property
     def marks(self):
@@ -91,7 +111,7 @@ class ServedEncoder(ExternalEncoder):
     def _encode(
         self, sentences: Sequence[str], progress: bool | None = None
     ) -> np.ndarray:
-        return self._server.encode(sentences)
+        return self._server.encode(sentences, self._signature)
 
 
 class StoredVectors(ExternalEncoder):

@@ -68,9 +68,10 @@ def check_fingerprint(value: object, path: str) -> None:
 def describe(opened: OpenedWeights, seq_length: int) -> dict:
     """Describes an encoder in plain values, for reports and export.json.
 
-    An encoder without a prompt has no `prompt`.
+    An encoder without a prompt has no `prompt`, and one without named prompts has no
+    `prompts`.
     """
-    prompt = opened.tokenizer.prompt
+    prompt, named = opened.tokenizer.prompt, opened.prompts
     return {
         "fingerprint": fingerprint(opened),
         "checkpoint": opened.checkpoint,
@@ -83,6 +84,7 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
         **({"prompt": prompt} if prompt else {}),
+        **({"prompts": named} if named else {}),
     }
 
 

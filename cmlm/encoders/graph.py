@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -36,9 +37,7 @@ class SentenceGraph:
         self.tokenizer = tokenizer
         self._encoder = encoder
         self.seq_length = seq_length
-        signature = {"input_signature": [self.TEXT], "autograph": False}
-        self.vectors = tf.function(self._vectors, **signature)
-        self.lengths = tf.function(self._lengths, **signature)
+        self._read_text()
         # Text and tensors share one function, so an export holds its graph once.
         self.token_vectors = tf.function(
             self._token_vectors,
@@ -47,10 +46,24 @@ class SentenceGraph:
             # Layers inlined into a loop would lose most of their fusions.
             experimental_attributes={"_noinline": True},
         )
-        for function in (self.vectors, self.lengths, self.token_vectors):
+        self.token_vectors._omit_frequent_tracing_warning = True
+
+    def _read_text(self) -> None:
+        """Makes the functions of text."""
+        signature = {"input_signature": [self.TEXT], "autograph": False}
+        self.vectors = tf.function(self._vectors, **signature)
+        self.lengths = tf.function(self._lengths, **signature)
+        for function in (self.vectors, self.lengths):
             # Each is traced once, but TensorFlow counts them as one function, and warns
             # a process that opens several encoders.
             function._omit_frequent_tracing_warning = True
+
+    def prompted(self, prompt: str) -> SentenceGraph:
+        """The same graph with another prompt; both share `token_vectors`."""
+        other = copy.copy(self)
+        other.tokenizer = self.tokenizer.prompted(prompt)
+        other._read_text()
+        return other
 
     def _vectors(self, text: tf.Tensor) -> tf.Tensor:
         tokens = self.tokenizer.encode(text, self.seq_length)

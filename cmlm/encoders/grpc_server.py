@@ -47,13 +47,7 @@ class GrpcServer(ServedModel):
     def predict(self, signature, inputs):
         import grpc
 
-        if os.getpid() != self._process:
-            # The answer would never come.
-            raise self._refused(
-                "gRPC was opened before this process forked and does not work in forks;"
-                " allowed: threads, http://, or processes started by "
-                "multiprocessing.get_context('spawn') that open it themselves"
-            )
+        self._refuse_fork()
         request = grpc_request(self._model, self._version, signature, inputs)
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
@@ -75,6 +69,37 @@ class GrpcServer(ServedModel):
             }
         except (ValueError, TypeError) as error:
             raise self._no_array(error) from error
+
+    def _signatures(self):
+        import grpc
+        from tensorflow_serving.apis import get_model_metadata_pb2
+
+        self._refuse_fork()
+        request = get_model_metadata_pb2.GetModelMetadataRequest(
+            metadata_field=["signature_def"]
+        )
+        request.model_spec.name = self._model
+        if self._version is not None:
+            request.model_spec.version.value = self._version
+        signatures = get_model_metadata_pb2.SignatureDefMap()
+        try:
+            answer = self._stub.GetModelMetadata(request, timeout=self._timeout)
+        except grpc.RpcError:
+            return {}
+        answer.metadata["signature_def"].Unpack(signatures)
+        return {
+            name: (*sorted(row.inputs), *sorted(row.outputs))
+            for name, row in signatures.signature_def.items()
+        }
+
+    def _refuse_fork(self) -> None:
+        """Raises UserError in a fork, in which an answer would never come."""
+        if os.getpid() != self._process:
+            raise self._refused(
+                "gRPC was opened before this process forked and does not work in forks;"
+                " allowed: threads, http://, or processes started by "
+                "multiprocessing.get_context('spawn') that open it themselves"
+            )
 
 
 def array_of(name: str, proto) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cmlm.common import fields
+from cmlm.common import fields, prompts
 from cmlm.config import experiment
 from cmlm.errors import shown
 from cmlm.modeling.encoder import EncoderNetwork
@@ -46,6 +46,11 @@ class OpenedWeights:
     seq_length: int
     run: str | None = None
     trained_seq_length: int | None = None
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Texts that may precede a text, by name."""
+        return prompts.parse(self.config.model.prompts, "model.prompts")
 
     @property
     def step(self) -> int:
@@ -91,7 +96,7 @@ def resolve_seq_length(
 ) -> int:
     """Resolves the length limit of sentences in tokens, [CLS] and [SEP] included.
 
-    A prompt counts, too, and leaves place for a token of the text.
+    A prompt counts, too, and each prompt leaves place for a token of the text.
 
     Args:
         opened: the weights; their number of positions is the maximum.
@@ -99,12 +104,15 @@ def resolve_seq_length(
         default: the default limit; None takes `opened.seq_length`.
 
     Raises:
-        UserError: the encoder has fewer positions, or the prompt fills the sentence.
+        UserError: the encoder has fewer positions, or a prompt fills the sentence.
     """
     limit = opened.config.model.token_positions
-    least, prompt = 3, opened.config.model.prompt
-    if prompt:
-        least += int(opened.tokenizer.count([""])[0])
+    least, prompt = 3, ""
+    texts = [opened.config.model.prompt, *opened.prompts.values()]
+    if any(texts):
+        counts = opened.tokenizer.prompted("").count(texts).numpy()
+        least += int(counts.max())
+        prompt = texts[counts.argmax()]
     if seq_length is None:
         seq_length = min(default or opened.seq_length, limit)
     if not least <= seq_length <= limit:

@@ -10,7 +10,7 @@ because its --checkpoint may name a checkpoint.
 from __future__ import annotations
 
 import contextlib
-import copy
+import dataclasses
 import functools
 import hashlib
 import os
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from cmlm.common import checksums, files, forks, json_files
+from cmlm.common import checksums, files, forks, json_files, prompts
 from cmlm.config import experiment
 from cmlm.encoders import external, locating, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
@@ -47,7 +47,8 @@ def open_encoder(
             embeddings); `both:` and a model_dir (see `_both`); or a form that
             `external` lists: the address of a model server, or stored vectors.
         reading: the reading of vectors; by default it keeps the settings of the model.
-            The vectors of exports, servers and files are fixed.
+            The vectors of exports, servers and files are fixed, but for the choice of
+            a prompt.
 
     Raises:
         UserError: the encoder does not exist or is damaged, `reading` does not fit, or
@@ -62,7 +63,9 @@ def open_encoder(
     if place.prefix == "bow":
         # This baseline reads no layer, so pooling and precision have no effect.
         reading.validate()
-        reading = Reading(seq_length=reading.seq_length, prompt=reading.prompt)
+        reading = dataclasses.replace(
+            reading, pooling=None, sentence_vector=None, precision=None
+        )
         opened = model_dir.load_weights(place.path, reading=reading)
         return _bag_of_words(opened, reading, model)
     if place.prefix == "both":
@@ -172,17 +175,24 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
 
 def _fixed(encoder, reading: Reading, model: str):
     """Returns an encoder with fixed vectors; refuses a different reading."""
+    reading.check_prompts()
     # An encoder without a prompt does not describe one.
-    known = {"prompt": "", **encoder.info, "seq_length": encoder.seq_length}
+    known = {"prompt": "", "prompts": {}, **encoder.info}
+    known["seq_length"] = encoder.seq_length
     for name, value in vars(reading).items():
+        if name == "prompt_name":
+            continue
         own = known.get(name)
         if value not in (None, own):
-            allowed = f"no --{name}" if own in (None, "") else repr(own)
+            allowed = f"no --{name}" if own in (None, "", {}) else repr(own)
             raise UserError(
                 f"--{name} is {value!r}; allowed with {model}: {allowed}, because its "
                 "vectors are fixed"
             )
-    return encoder
+    if reading.prompt_name is None:
+        return encoder
+    prompts.check_name(reading.prompt_name, encoder.prompts, model, "--prompt_name")
+    return encoder.prompted(reading.prompt_name)
 
 
 def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder:
@@ -195,8 +205,7 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     """
     if model.config.prompt:
         # The training keeps its own, which adds no prompt.
-        tokenizer = copy.copy(tokenizer)
-        tokenizer.prompt = model.config.prompt
+        tokenizer = tokenizer.prompted(model.config.prompt)
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
     width = model.config.hidden_size
     return Encoder(
@@ -230,15 +239,27 @@ def _of_graph(
     graph: SentenceGraph, info: dict, name: str, vectors: Callable | None = None
 ) -> Encoder:
     """Makes the encoder of a graph, or of other vectors of its tokens."""
-    return Encoder(
-        vectors or graph.vectors,
-        graph.lengths,
-        info["dim"],
-        graph.seq_length,
-        info,
-        name,
-        lambda: graph.tokenizer,
-    )
+    # The prompts of other vectors would need graphs of their own.
+    known = {} if vectors else info.get("prompts", {})
+
+    def encoder(graph: SentenceGraph, about: dict) -> Encoder:
+        def prompted(key: str) -> Encoder:
+            described = prompts.describe(info, key, known[key])
+            return encoder(graph.prompted(known[key]), described)
+
+        return Encoder(
+            vectors or graph.vectors,
+            graph.lengths,
+            info["dim"],
+            graph.seq_length,
+            about,
+            name,
+            lambda: graph.tokenizer,
+            known,
+            prompted,
+        )
+
+    return encoder(graph, info)
 
 
 def _lean_graph(
@@ -300,26 +321,43 @@ def _from_export(path: str, name: str) -> Encoder:
         check_fingerprint(info["fingerprint"], description)
     with locating.loading_graph(path):
         served = tf.saved_model.load(path)
-        signature, lengths = served.signatures[DEFAULT], served.lengths
-        width = signature.structured_outputs["default"].shape[-1]
+        signatures, lengths = served.signatures, served.lengths
+        width = signatures[DEFAULT].structured_outputs["default"].shape[-1]
     if dim != width:
         raise UserError(f"{description} has dim={dim}; its graph has {width}")
+    stated = json_files.field(info, "prompts", dict, description, {})
+    # A name that is no name of a signature has none.
+    known = {key: text for key, text in stated.items() if key in signatures}
 
-    def vectors(text, keep_alive=served):
-        # The signature alone does not own its variables; `served` does.
-        return signature(text=text)["default"]
+    def encoder(about: dict, signature_name: str) -> Encoder:
+        signature = signatures[signature_name]
 
-    tokenizer = functools.partial(_tokenizer_of_export, path, info)
-    info = {key: value for key, value in info.items() if key != "config"}
-    return Encoder(vectors, lengths, dim, seq_length, info, name, tokenizer)
+        def vectors(text, keep_alive=served):
+            # The signature alone does not own its variables; `served` does.
+            return signature(text=text)["default"]
+
+        return Encoder(
+            vectors,
+            lengths,
+            dim,
+            seq_length,
+            {key: value for key, value in about.items() if key != "config"},
+            name,
+            functools.partial(_tokenizer_of_export, path, info, about.get("prompt")),
+            known,
+            lambda key: encoder(prompts.describe(info, key, known[key]), key),
+        )
+
+    return encoder(info, DEFAULT)
 
 
-def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
+def _tokenizer_of_export(path: str, info: dict, prompt: str | None) -> Tokenizer:
     """Opens the tokenizer of a version, whose graph does not show its tokens.
 
     Args:
         path: the folder of the version.
         info: its description.
+        prompt: the text that precedes every text, or None.
 
     Raises:
         UserError: the version is alone, or beside the files of another export.
@@ -336,5 +374,5 @@ def _tokenizer_of_export(path: str, info: dict) -> Tokenizer:
     rules = {name: info[name] for name in rules_lib.NAMES if name in info}
     vocabulary = vocabulary_file.find(os.path.join(whole, assets))
     tokenizer = open_tokenizer(vocabulary, rules_lib.Rules(**rules))
-    tokenizer.prompt = info.get("prompt", "")
+    tokenizer.prompt = prompt or ""
     return tokenizer

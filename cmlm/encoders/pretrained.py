@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Collection, Mapping
 
-from cmlm.common import fields, scratch
+from cmlm.common import fields, prompts, scratch
 from cmlm.config import experiment
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
@@ -51,7 +51,7 @@ def adopt(
     values = {
         **source.model,
         "normalized": source.normalized,
-        "prompts": tuple(f"{name}={text}" for name, text in source.prompts.items()),
+        "prompts": prompts.as_settings(source.prompts),
         "prompt": source.prompt,
         "seq_length": source.seq_length or 0,
     }
@@ -196,10 +196,10 @@ def load_weights(
     logger.info("weights: %s, %s", path, source.kind)
     if tokenizer.prompt:
         logger.info("prompt: %s precedes every text", shown(tokenizer.prompt))
-    elif any(source.prompts.values()) and reading.prompt is None:
+    elif any(source.prompts.values()) and not reading.sets_prompt:
         logger.warning(
             "%s: no prompt precedes the texts: %s; name the one that you need by "
-            "--prompt, or write it before each text",
+            "--prompt_name or prompt_name",
             *(path, _listed(source.prompts)),
         )
     if source.normalized:
@@ -221,9 +221,9 @@ def load_weights(
     )
 
 
-def _listed(prompts: Mapping[str, str]) -> str:
+def _listed(stated: Mapping[str, str]) -> str:
     """The prompts with a text, for messages: "'query: ' (query)"."""
-    texts = [f"{shown(text)} ({name})" for name, text in prompts.items() if text]
+    texts = [f"{shown(text)} ({name})" for name, text in stated.items() if text]
     return weights.listed(texts)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping
 
 from cmlm.common import choices, fields
+from cmlm.common import prompts as prompts_lib
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
 from cmlm.modeling.encoder_config import SENTENCE_VECTORS
@@ -24,6 +26,8 @@ class Reading:
         sentence_vector: `pooled` or `projected`.
         seq_length: the longest sentence in tokens, [CLS] and [SEP] included.
         prompt: a text that precedes every text, such as `query: ` for E5.
+        prompt_name: the name of that prompt, in the place of its text.
+        prompts: the prompts by name, such as `query` and `passage`.
         precision: the precision of the layers, one of `choices.PRECISIONS`. Trained
             weights themselves are float32.
     """
@@ -32,6 +36,8 @@ class Reading:
     sentence_vector: str | None = None
     seq_length: int | None = None
     prompt: str | None = None
+    prompt_name: str | None = None
+    prompts: Mapping[str, str] | None = None
     precision: str | None = None
 
     def validate(self) -> None:
@@ -48,16 +54,36 @@ class Reading:
             value = getattr(self, name)
             if value not in (None, *allowed):
                 raise fields.refused(f"--{name}", value, ", ".join(allowed))
+        self.check_prompts()
+
+    def check_prompts(self) -> None:
+        """Checks the values for prompts.
+
+        Raises:
+            UserError: a value is not allowed.
+        """
         if not isinstance(self.prompt, (str, type(None))):
             raise fields.refused("--prompt", self.prompt, "a str")
+        if self.prompts is not None:
+            prompts_lib.check(self.prompts, "--prompts")
+        if self.prompt_name is not None and self.prompt is not None:
+            raise fields.refused(
+                "--prompt_name", self.prompt_name, "one of --prompt and --prompt_name"
+            )
+
+    @property
+    def sets_prompt(self) -> bool:
+        """Whether the reading states the prompt, perhaps an empty one."""
+        return self.prompt is not None or self.prompt_name is not None
 
     def given(self) -> str:
         """The flags of the values that are set, such as `--pooling=max`, or ""."""
-        return " ".join(
-            f"--{name}={shlex.quote(str(value))}"
-            for name, value in vars(self).items()
-            if value is not None
-        )
+        values = {**vars(self), "prompts": None}
+        given = [(name, value) for name, value in values.items() if value is not None]
+        if self.prompts is not None:
+            texts = prompts_lib.as_settings(self.prompts) or ("",)
+            given += [("prompts", text) for text in texts]
+        return " ".join(f"--{name}={shlex.quote(str(value))}" for name, value in given)
 
     def apply(self, model: SentenceModel, path: str) -> None:
         """Sets the reading of a model with trained weights and of its configuration.
@@ -82,8 +108,14 @@ class Reading:
                     f"--pooling is {mode!r}; allowed: {', '.join(others)}, as nothing "
                     f"has trained the pooler of {path}"
                 )
+        if self.prompts is not None:
+            model.config.prompts = prompts_lib.as_settings(self.prompts)
         if self.prompt is not None:
             model.config.prompt = self.prompt
+        if self.prompt_name is not None:
+            known = prompts_lib.parse(model.config.prompts, "model.prompts")
+            prompts_lib.check_name(self.prompt_name, known, path, "--prompt_name")
+            model.config.prompt = known[self.prompt_name]
         model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
 
 

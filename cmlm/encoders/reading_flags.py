@@ -1,5 +1,5 @@
 """The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length,
---prompt; and --precision, for commands that encode.
+--prompt, --prompt_name, --prompts; and --precision, for commands that encode.
 
 Commands define these flags before they import TensorFlow, so `Reading.validate` checks
 the values later.
@@ -12,7 +12,10 @@ from absl import flags
 from cmlm.common import choices
 
 FLAGS = flags.FLAGS
-NAMES = ("pooling", "sentence_vector", "seq_length", "prompt", "precision")
+NAMES = (
+    *("pooling", "sentence_vector", "seq_length"),
+    *("prompt", "prompt_name", "prompts", "precision"),
+)
 # The flags belong to the command that defines them, so its --help lists them.
 flags.disclaim_key_flags()
 
@@ -45,6 +48,17 @@ def define() -> None:
         "A text that precedes every text, such as 'query: ' for E5. Default: as "
         "trained; for a folder of sentence-transformers, its default prompt.",
     )
+    flags.DEFINE_string(
+        "prompt_name",
+        None,
+        "The name of the prompt, such as query, in the place of --prompt.",
+    )
+    flags.DEFINE_multi_string(
+        "prompts",
+        None,
+        "A prompt by name, such as 'query=query: '; once for each prompt. Default: the "
+        "prompts of the model; an empty value leaves them out",
+    )
 
 
 def define_precision() -> None:
@@ -69,6 +83,7 @@ def reading(with_precision: bool = True):
     Args:
         with_precision: whether the command has --precision by `define_precision`.
     """
+    from cmlm.common import prompts
     from cmlm.encoders.reading import Reading
 
     return Reading(
@@ -76,5 +91,7 @@ def reading(with_precision: bool = True):
         FLAGS.sentence_vector,
         FLAGS.seq_length,
         FLAGS.prompt,
+        FLAGS.prompt_name,
+        None if FLAGS.prompts is None else prompts.parse(FLAGS.prompts),
         precision() if with_precision else None,
     )

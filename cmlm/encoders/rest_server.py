@@ -17,7 +17,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from cmlm.encoders.served_model import MOST_BYTES, PORTS, ServedModel
-from cmlm.encoders.signatures import TEXT_SIGNATURES
+from cmlm.encoders.signatures import of_text
+
+# Errors of an answer that is not that of a model server.
+_NO_ANSWER = (
+    *(urllib.error.HTTPError, ValueError, KeyError),
+    *(TypeError, AttributeError, OverflowError),
+)
 
 
 class RestServer(ServedModel):
@@ -26,15 +32,13 @@ class RestServer(ServedModel):
     _has_answered = False
 
     def predict(self, signature, inputs):
-        name = urllib.parse.quote(self._model, safe="")
-        model = f"{self._address}/v1/models/{name}"
         with self._reaching():
             version = self._version
             if version is None and not self._has_answered:
-                version = self._newest(model)
-            outputs = self._outputs(model, version, rest_body(signature, inputs))
+                version = self._newest()
+            outputs = self._outputs(version, rest_body(signature, inputs))
         self._version, self._has_answered = version, True
-        output = TEXT_SIGNATURES[signature].output
+        output = of_text(signature).output
         if not isinstance(outputs, dict):
             # The server omits the name of a single output.
             outputs = {output: outputs}
@@ -48,28 +52,43 @@ class RestServer(ServedModel):
         except (ValueError, TypeError, OverflowError) as error:
             raise self._no_array(error) from error
 
-    def _newest(self, model: str) -> int | None:
+    def _signatures(self):
+        with self._reaching():
+            try:
+                answer = self._read(f"{self._place(self._version)}/metadata")
+                found = answer["metadata"]["signature_def"]["signature_def"]
+                # JSON of protocol buffers may leave out an empty map.
+                return {
+                    name: (*sorted(row.get("inputs", ())), *sorted(row["outputs"]))
+                    for name, row in found.items()
+                }
+            except _NO_ANSWER:
+                return {}
+
+    def _newest(self) -> int | None:
         """The newest version that the server has loaded; None if it does not tell."""
         try:
-            with urllib.request.urlopen(model, timeout=self._timeout) as response:
-                states = _json(response)["model_version_status"]
+            states = self._read(self._place(None))["model_version_status"]
             loaded = [row["version"] for row in states if row["state"] == "AVAILABLE"]
             return max(map(int, loaded), default=None)
         # The request for vectors tells what is wrong.
-        except (
-            urllib.error.HTTPError,
-            ValueError,
-            KeyError,
-            TypeError,
-            OverflowError,
-        ):
+        except _NO_ANSWER:
             return None
 
-    def _outputs(self, model: str, version: int | None, body: bytes):
+    def _place(self, version: int | None) -> str:
+        """The address of the model, or of one version of it."""
+        name = urllib.parse.quote(self._model, safe="")
+        model = f"{self._address}/v1/models/{name}"
+        return model if version is None else f"{model}/versions/{version}"
+
+    def _read(self, address: str) -> Any:
+        with urllib.request.urlopen(address, timeout=self._timeout) as response:
+            return _json(response)
+
+    def _outputs(self, version: int | None, body: bytes):
         """Sends a request for vectors and returns the outputs, as they came."""
-        place = "" if version is None else f"/versions/{version}"
         request = urllib.request.Request(
-            f"{model}{place}:predict",
+            f"{self._place(version)}:predict",
             data=body,
             headers={"Content-Type": "application/json"},
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from cmlm.common.counts import counted
 from cmlm.encoders.sentences import check_sentences, to_bytes
-from cmlm.encoders.signatures import DEFAULT, TEXT_SIGNATURES
+from cmlm.encoders.signatures import DEFAULT, SIGNATURES, of_text
 from cmlm.errors import UserError, one_line
 
 # Limits of one request, in sentences and bytes of text. Many servers limit the size of
@@ -54,7 +54,7 @@ class ServedModel(abc.ABC):
 
         Args:
             sentences: any number of sentences.
-            signature: a key of `TEXT_SIGNATURES`.
+            signature: a key of `signatures.TEXT_SIGNATURES`, or the name of a prompt.
             languages: the language of each sentence, for a signature that takes
                 languages.
 
@@ -70,10 +70,7 @@ class ServedModel(abc.ABC):
         check_sentences(sentences)
         if languages is not None:
             check_sentences(languages, "languages")
-        if signature not in TEXT_SIGNATURES:
-            allowed = ", ".join(sorted(TEXT_SIGNATURES))
-            raise UserError(f"signature is {signature!r}; allowed: {allowed}")
-        row = TEXT_SIGNATURES[signature]
+        row = of_text(signature)
         if row.takes_language and languages is None:
             raise UserError(f"signature {signature} needs a language for each sentence")
         if languages is not None and not row.takes_language:
@@ -106,7 +103,7 @@ class ServedModel(abc.ABC):
 
     def _vectors(self, signature: str, inputs: dict[str, list[bytes]]) -> np.ndarray:
         """Sends one request; returns float32 [n, dim] after a check of the answer."""
-        name = TEXT_SIGNATURES[signature].output
+        name = of_text(signature).output
         outputs = self.predict(signature, inputs)
         if name not in outputs:
             raise self._refused(
@@ -143,11 +140,28 @@ class ServedModel(abc.ABC):
         """Sends one request.
 
         Args:
-            signature: a key of `TEXT_SIGNATURES`.
+            signature: as for `encode`.
             inputs: strings [n], by input name.
 
         Returns:
             The outputs, by name.
+        """
+
+    def prompt_names(self) -> list[str]:
+        """The names of the model's prompts; [] if the server does not tell them."""
+        row = SIGNATURES[DEFAULT]
+        names = (*row.inputs, row.output)
+        return sorted(
+            signature
+            for signature, found in self._signatures().items()
+            if found == names and signature not in SIGNATURES
+        )
+
+    @abc.abstractmethod
+    def _signatures(self) -> dict[str, tuple[str, ...]]:
+        """The names of the inputs, then of the outputs, of each signature.
+
+        A server that does not tell them gives {}.
         """
 
     def _no_array(self, error: Exception) -> UserError:

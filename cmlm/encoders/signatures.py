@@ -3,6 +3,7 @@
 | signature         | inputs                              | outputs                 |
 |-------------------|-------------------------------------|-------------------------|
 | `serving_default` | `text`                              | `default`, as trained   |
+| name of a prompt  | `text`                              | `default`               |
 | `normalized`      | `text`                              | `normalized`, length 1  |
 | `tensors`         | the three tensors                   | `default`               |
 | `pcr`             | `text`, `language`                  | `pcr`, `language_index` |
@@ -12,6 +13,9 @@
 `input_word_ids`, `input_mask` and `input_type_ids`, int32 [n, seq]. `language_index` is
 int32 [n]. Vectors are float32 [n, dim]. n is any number, 0 included.
 
+A prompt of `model.prompts`, such as `query`, has a signature of its name, which puts
+the prompt before each text; `serving_default` adds `model.prompt`, if there is one.
+
 `export/serving.py` builds a signature for each row. `served_model` and `export.client`
 request the signatures, and `export/saved_models.py` compares their vectors with the
 vectors of the checkpoint.
@@ -20,6 +24,10 @@ vectors of the checkpoint.
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Iterable
+
+from cmlm.errors import UserError
 
 TENSORS = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -57,3 +65,30 @@ SIGNATURES = {
 }
 # The signatures for clients that send strings.
 TEXT_SIGNATURES = {name: row for name, row in SIGNATURES.items() if row.takes_text}
+_NAME_OF_PROMPT = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+def of_text(name: str) -> Signature:
+    """The row of a signature that takes strings; another name is that of a prompt.
+
+    Raises:
+        UserError: the signature takes tensors.
+    """
+    if name in SIGNATURES and name not in TEXT_SIGNATURES:
+        allowed = f"{', '.join(sorted(TEXT_SIGNATURES))}, or the name of a prompt"
+        raise UserError(f"signature is {name!r}; allowed: {allowed}")
+    return TEXT_SIGNATURES.get(name, SIGNATURES[DEFAULT])
+
+
+def of_prompts(names: Iterable[str]) -> dict[str, Signature]:
+    """The signatures of prompts.
+
+    Args:
+        names: the names of the prompts. One that is the name of another signature, or
+            that a request could not hold, gets no signature.
+    """
+    return {
+        name: SIGNATURES[DEFAULT]
+        for name in names
+        if name not in SIGNATURES and _NAME_OF_PROMPT.fullmatch(name)
+    }

@@ -213,7 +213,7 @@ def score(
         if isinstance(encoder, Mapping)
         else Store(encoder, cache_dir, progress, change) as vectors
     ):
-        encoding = _encode(vectors, texts, kept)
+        encoding = _encode(vectors, tasks, kept)
         outcomes: dict[str, dict[str, Any]] = {}
         predictions: dict[str, dict[str, Predictions]] = {}
         for item in tasks:
@@ -258,19 +258,26 @@ class _Asked:
         self._vectors = vectors
         self.languages: set[str] = set()
 
-    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+    def __call__(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> np.ndarray:
         self.languages.add(language)
-        return self._vectors(sentences, language)
+        return self._vectors(sentences, language, role)
 
-    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
+    def on_disk(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> VectorsOnDisk:
         self.languages.add(language)
-        return self._vectors.on_disk(sentences, language)
+        return self._vectors.on_disk(sentences, language, role)
+
+    def prompt(self, role: str) -> str:
+        return self._vectors.prompt(role)
 
 
 def _encode(
-    vectors: Store | LanguageStores, texts: Sequence[str], kept: Kept | None
+    vectors: Store | LanguageStores, tasks: Sequence[TaskData], kept: Kept | None
 ) -> dict[str, float]:
-    """Encodes the texts that the store lacks.
+    """Encodes the texts of tasks that the store lacks.
 
     Returns:
         `before`, the number of vectors before this run and before the killed run that
@@ -281,7 +288,12 @@ def _encode(
     if kept:
         kept.write("encoding", None, encoding)
     start = time.monotonic()
-    vectors.add(texts)
+    texts: dict[str, dict[str, None]] = {}
+    for item in tasks:
+        for role, found in item.task.by_role(item.data).items():
+            texts.setdefault(role, {}).update(dict.fromkeys(found))
+    for role, found in texts.items():
+        vectors.add(found, role)
     encoding["seconds"] += time.monotonic() - start
     if kept:
         kept.write("encoding", None, encoding)
@@ -297,6 +309,8 @@ def _outcome(
     """
     task = item.task
     about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
+    roles = filter(None, task.by_role(item.data))
+    about += [vectors.prompt(role) for role in roles]
     known = kept.read(task.name, about) if kept else None
     if known is not None:
         return known

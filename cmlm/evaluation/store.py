@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -19,6 +20,7 @@ from cmlm.common import (
     json_files,
     locks,
     own_files,
+    prompts,
     scratch,
 )
 from cmlm.common.progress import bar as progress_bar
@@ -72,7 +74,8 @@ class VectorsOnDisk:
 class Store:
     """Maps sentences to vectors, which lie in a file so that memory stays flat.
 
-    `directory` holds four files: `keys`, a hash of 16 bytes for each sentence;
+    `directory` holds four files: `keys`, a hash of 16 bytes for each sentence, with its
+    prompt if that is not the model's default one;
     `vectors`, a float32 row for each sentence; `shape.json`, the width of a row; and
     `checksums.json`, the checksums of the others. Rows are only appended, each vector
     before its key, so a killed run leaves a usable store: its last rows have no
@@ -128,15 +131,20 @@ class Store:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, sentences: Iterable[str]) -> None:
+    def add(self, sentences: Iterable[str], role: str = "") -> None:
         """Encodes the sentences that the store does not hold, the longest first.
+
+        Args:
+            sentences: the sentences.
+            role: see `base.Vectors`.
 
         Raises:
             UserError: a vector is not finite or has the wrong shape.
         """
         new = {}
+        key_of = self._keys(role)
         for text in sentences:
-            key = _key(text)
+            key = key_of(text)
             if key not in self._rows:
                 new[key] = text
         # The longest first: a batch that does not fit into memory fails at once.
@@ -144,20 +152,29 @@ class Store:
         with progress_bar(len(order), disable=not self._progress) as bar:
             for start in range(0, len(order), _AT_ONCE):
                 keys = order[start : start + _AT_ONCE]
-                self._append(keys, [new[key] for key in keys])
+                self._append(keys, [new[key] for key in keys], role)
                 bar.update(len(keys))
 
-    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+    def __call__(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> np.ndarray:
         """The vectors of sentences; see `base.Vectors`."""
-        self.add(sentences)
+        self.add(sentences, role)
         if not len(sentences):
             return np.zeros([0, self.dim], np.float32)
-        return self.take(self._rows_of(sentences), language)
+        return self.take(self._rows_of(sentences, role), language)
 
-    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
+    def on_disk(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
-        self.add(sentences)
-        return VectorsOnDisk(self, self._rows_of(sentences), language)
+        self.add(sentences, role)
+        return VectorsOnDisk(self, self._rows_of(sentences, role), language)
+
+    def prompt(self, role: str) -> str:
+        """NAME=TEXT of the model's prompt for a role; "" for the default prompt."""
+        name = prompts.of_role(self._encoder, role) if role else None
+        return "" if name is None else f"{name}={self._encoder.prompts[name]}"
 
     def take(self, rows: np.ndarray, language: str) -> np.ndarray:
         """The vectors of rows of the store in any order, float32 [len(rows), dim]."""
@@ -170,14 +187,21 @@ class Store:
         vectors[order] = stored[rows[order]]
         return self._change(vectors, language) if self._change else vectors
 
-    def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
-        rows = (self._rows[_key(text)] for text in sentences)
+    def _rows_of(self, sentences: Sequence[str], role: str) -> np.ndarray:
+        rows = map(self._rows.__getitem__, map(self._keys(role), sentences))
         return np.fromiter(rows, np.int64, len(sentences))
 
-    def _append(self, keys: list[bytes], texts: list[str]) -> None:
-        vectors = arrays.checked(
-            self._encoder.encode(texts), texts, name_of(self._encoder), self.dim
-        )
+    def _keys(self, role: str) -> Callable[[str], bytes]:
+        """The function from sentences in a role to their keys."""
+        prompt = hashlib.sha256(self.prompt(role).encode("utf-8", "surrogatepass"))
+        salt = prompt.digest() if self.prompt(role) else b""
+        return functools.partial(_key, salt=salt)
+
+    def _append(self, keys: list[bytes], texts: list[str], role: str) -> None:
+        name = prompts.of_role(self._encoder, role) if role else None
+        named = {} if name is None else {"prompt_name": name}
+        encoded = self._encoder.encode(texts, **named)
+        vectors = arrays.checked(encoded, texts, name_of(self._encoder), self.dim)
         if not self.dim:
             self.dim = vectors.shape[1]
             self._extend("shape.json", json.dumps({"dim": self.dim}).encode())
@@ -267,16 +291,24 @@ class LanguageStores:
     def __len__(self) -> int:
         return sum(map(len, self._stores.values()))
 
-    def add(self, sentences: Iterable[str]) -> None:
+    def add(self, sentences: Iterable[str], role: str = "") -> None:
         """Does nothing, because the languages of the sentences are not known yet."""
 
-    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+    def __call__(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> np.ndarray:
         """The vectors of sentences; see `base.Vectors`."""
-        return self._of(language)(sentences, language)
+        return self._of(language)(sentences, language, role)
 
-    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
+    def on_disk(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
-        return self._of(language).on_disk(sentences, language)
+        return self._of(language).on_disk(sentences, language, role)
+
+    def prompt(self, role: str) -> str:
+        """The prompts of the encoders for a role, see `Store.prompt`."""
+        return " ".join(store.prompt(role) for store in self._stores.values()).strip()
 
     def _of(self, language: str) -> Store:
         if language not in self._stores:
@@ -287,7 +319,7 @@ class LanguageStores:
         return self._stores[language]
 
 
-def _key(text: str) -> bytes:
+def _key(text: str, salt: bytes) -> bytes:
     return hashlib.blake2b(
-        text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES
+        text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES, key=salt
     ).digest()

@@ -10,6 +10,7 @@ from typing import Any, Optional
 from official.modeling import hyperparams
 
 from cmlm.common import fields
+from cmlm.common import prompts as prompts_lib
 from cmlm.errors import UserError
 from cmlm.modeling import pooling
 
@@ -73,8 +74,8 @@ class EncoderConfig(hyperparams.Config):
         normalized: whether the Hugging Face folder that the weights come from scales
             vectors to length 1. `default` is not scaled; a folder that is written for
             Hugging Face keeps the module.
-        prompts: the prompts of the Hugging Face folder that the weights come from, each
-            as NAME=TEXT; a folder that is written for Hugging Face keeps them.
+        prompts: texts that may precede a text whose vector is read, each as NAME=TEXT,
+            such as the prompts of the Hugging Face folder that the weights come from.
         prompt: a text that precedes every text whose vector is read, such as the
             default prompt of that folder. Training text gets none.
         seq_length: the encoder cuts sentences to this number of tokens. A run that
@@ -153,9 +154,7 @@ class EncoderConfig(hyperparams.Config):
 
     def check_together(self, prefix: str) -> None:
         """Raises UserError if values do not fit each other, or this machine."""
-        for prompt in self.prompts:
-            if "=" not in str(prompt):
-                raise fields.refused(f"{prefix}prompts", self.prompts, "NAME=TEXT")
+        prompts_lib.parse(map(str, self.prompts), f"{prefix}prompts")
         if self.hidden_size % self.num_attention_heads:
             raise fields.refused(
                 f"{prefix}num_attention_heads",

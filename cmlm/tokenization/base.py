@@ -6,6 +6,7 @@ that a vocabulary file names.
 
 from __future__ import annotations
 
+import copy
 import unicodedata
 from collections.abc import Sequence
 
@@ -67,6 +68,12 @@ class Tokenizer(tf.Module):
         self.ordinary_ids = np.flatnonzero(~self.is_special).astype(np.int32)
         # tf.Module would wrap a list to track it; it does not wrap a tuple.
         self.vocab = tuple(tokens)
+
+    def prompted(self, prompt: str) -> Tokenizer:
+        """The same tokenizer with another prompt."""
+        other = copy.copy(self)
+        other.prompt = prompt
+        return other
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenises texts without special tokens.

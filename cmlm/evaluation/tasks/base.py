@@ -30,20 +30,29 @@ Data = TypeVar("Data")
 class Vectors(Protocol):
     """Gives the vectors of sentences; `store.Store` implements it."""
 
-    def __call__(self, sentences: Sequence[str], language: str = "") -> np.ndarray:
+    def __call__(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> np.ndarray:
         """The vectors of sentences.
 
         Args:
             sentences: any number of sentences.
             language: the language of the sentences, such as `de`; empty if the task
                 does not know it. Principal component removal needs the language.
+            role: a key of `prompts.ROLES`, such as `query`: the sentences get the
+                model's prompt for it, if it has one.
 
         Returns:
             float32 [len(sentences), dim].
         """
 
-    def on_disk(self, sentences: Sequence[str], language: str = "") -> VectorsOnDisk:
+    def on_disk(
+        self, sentences: Sequence[str], language: str = "", role: str = ""
+    ) -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
+
+    def prompt(self, role: str) -> str:
+        """NAME=TEXT of the model's prompt for a role; "" for the default prompt."""
 
 
 @dataclasses.dataclass
@@ -149,6 +158,10 @@ class Task(abc.ABC, Generic[Data]):
     @abc.abstractmethod
     def sentences(self, data: Data) -> Iterable[str]:
         """Yields every sentence that `score` asks vectors for."""
+
+    def by_role(self, data: Data) -> Mapping[str, Iterable[str]]:
+        """The sentences by their role, see `Vectors`; "" for those without one."""
+        return {"": self.sentences(data)}
 
     @abc.abstractmethod
     def score(self, data: Data, vectors: Vectors) -> dict[str, float]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from cmlm.common import prompts
 from cmlm.errors import UserError, shown
 from cmlm.evaluation import parsing, search
 from cmlm.evaluation.data_dir import DataDir
@@ -44,7 +45,8 @@ class RetrievalFiles(base.Task[Retrieval]):
 
     Thakur et al., 2021, https://arxiv.org/abs/2104.08663. A folder holds `corpus.jsonl`
     (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and `qrels/test.tsv` (a
-    header; query, document and grade).
+    header; query, document and grade). The texts get the model's prompts for queries
+    and documents, if it has them.
 
     Args:
         paths: the folder, and the name of another file of qrels: `DIR:dev`.
@@ -55,7 +57,8 @@ class RetrievalFiles(base.Task[Retrieval]):
     protocol = (
         "nDCG@10 of the cosine by trec_eval's formula, x 100; documents of equal "
         "cosine stand in the order of the search; as in BEIR, a document with the id "
-        "of its query is left out, and a query without a relevant document counts as 0"
+        "of its query is left out, and a query without a relevant document counts as "
+        "0; texts get the model's prompts for queries and documents, if it has them"
     )
 
     def __init__(self, paths: Sequence[str]):
@@ -115,6 +118,9 @@ class RetrievalFiles(base.Task[Retrieval]):
     def sentences(self, data: Retrieval) -> Iterable[str]:
         return [*data.queries, *data.documents]
 
+    def by_role(self, data: Retrieval) -> Mapping[str, Iterable[str]]:
+        return {prompts.QUERY: data.queries, prompts.DOCUMENT: data.documents}
+
     def remarks(self, data: Retrieval) -> list[str]:
         rows = {row for relevant in data.judgements for row in relevant}
         lacking = sum(row < 0 for row in rows)
@@ -155,7 +161,9 @@ class RetrievalFiles(base.Task[Retrieval]):
         # One more than is scored, for the document with the id of its query.
         k = min(_DEPTH + 1, len(data.documents))
         found = search.nearest_of_pool(
-            vectors.on_disk(data.queries), vectors.on_disk(data.documents), k
+            vectors.on_disk(data.queries, role=prompts.QUERY),
+            vectors.on_disk(data.documents, role=prompts.DOCUMENT),
+            k,
         )
         places = {name: row for row, name in enumerate(data.document_ids)}
         own = map(places.get, data.query_ids)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.common import checksums, files, json_files
+from cmlm.common import prompts as prompts_lib
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import export_layout
 from cmlm.modeling.foreign import base, tf_checkpoints
@@ -128,7 +129,7 @@ def _beyond_graph(path: str, settings: dict[str, Any]) -> dict[str, Any]:
         "seq_length": seq_length,
         "trained_seq_length": trained if is_run else None,
         "normalized": json_files.field(settings, "normalized", bool, path, False),
-        "prompts": dict(str(prompt).partition("=")[::2] for prompt in prompts),
+        "prompts": prompts_lib.parse(map(str, prompts), f"prompts in {path}"),
         "prompt": json_files.field(settings, "prompt", str, path, ""),
     }
 

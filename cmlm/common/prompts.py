@@ -1,0 +1,92 @@
+"""Prompts by name, and the prompts of queries and documents.
+
+A prompt is a text that precedes every text whose vector is read. Encoders such as E5
+have one for queries and one for documents. The names and their order are those of
+sentence-transformers' `encode_query` and `encode_document`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cmlm.common import checksums, fields
+
+QUERY, DOCUMENT = "query", "document"
+# The names of a role's prompt; the first one that an encoder has counts.
+ROLES = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
+
+
+def parse(given: Iterable[str], flag: str = "--prompts") -> dict[str, str]:
+    """Reads NAME=TEXT; the value "" alone gives no prompts.
+
+    Raises:
+        UserError: a value has another form, or a name occurs twice.
+    """
+    found: dict[str, str] = {}
+    values = [*given]
+    for value in values if values != [""] else ():
+        name, equals, text = value.partition("=")
+        if not (name and equals) or name in found:
+            raise fields.refused(flag, value, "NAME=TEXT, each name once")
+        found[name] = text
+    return found
+
+
+def check(prompts: Any, flag: str) -> None:
+    """Refuses prompts that are not texts by name.
+
+    Raises:
+        UserError: see above.
+    """
+    is_dict = isinstance(prompts, Mapping)
+    for name, text in prompts.items() if is_dict else [(prompts, None)]:
+        is_text = isinstance(name, str) and isinstance(text, str)
+        if not (is_text and name and "=" not in name):
+            raise fields.refused(
+                flag, prompts, "a dict of names without = and their texts, as str"
+            )
+
+
+def as_settings(prompts: Mapping[str, str]) -> tuple[str, ...]:
+    """The prompts as `EncoderConfig.prompts` holds them: NAME=TEXT."""
+    return tuple(f"{name}={text}" for name, text in prompts.items())
+
+
+def check_name(name: str, prompts: Mapping[str, Any], model: str, flag: str) -> None:
+    """Refuses the name of a prompt that an encoder lacks.
+
+    Raises:
+        UserError: see above.
+    """
+    if name not in prompts:
+        allowed = ", ".join(prompts) or "none"
+        raise fields.refused(flag, name, f"{allowed}, the prompts of {model}")
+
+
+def describe(info: dict, name: str, prompt: str | None) -> dict:
+    """Describes an encoder with another default prompt.
+
+    Args:
+        info: the description, as a report has it.
+        name: the name of the prompt.
+        prompt: its text; None if it is unknown.
+    """
+    found = {**info, "prompt_name": name}
+    if prompt is not None:
+        found["prompt"] = prompt
+    if info.get("fingerprint"):
+        found["fingerprint"] = checksums.of_values([info["fingerprint"], prompt])
+    return found
+
+
+def of_role(encoder: Any, role: str) -> str | None:
+    """The name of an encoder's prompt for a role, a key of `ROLES`.
+
+    Returns:
+        The name; None for an encoder that lacks it or adds it anyway.
+    """
+    prompts = getattr(encoder, "prompts", None) or {}
+    own = getattr(encoder, "info", {}).get("prompt", "")
+    name = next((each for each in ROLES[role] if each in prompts), None)
+    return None if name is None or prompts[name] == own else name

@@ -1,0 +1,330 @@
+"""Prompts by name: in vectors, exports, servers, commands and retrieval."""
+
+import json
+
+import commands
+import model_dirs
+import numpy as np
+import pytest
+import servers
+
+import cmlm
+from cmlm.common import arrays, identity, prompts
+from cmlm.encoders import locating, opening
+from cmlm.encoders.reading import Reading
+from cmlm.errors import UserError
+from cmlm.evaluation import run
+from cmlm.evaluation.data_dir import DataDir
+from cmlm.evaluation.store import Store
+from cmlm.evaluation.tasks import retrieval
+from export import dev_server, saved_models, server_files
+
+TEXTS = ["sat on a mat", "", "dog ran"]
+PROMPTS = {"query": "the cat ", "passage": "a mat, "}
+STATED = ["query=the cat ", "passage=a mat, "]
+
+
+def prompted(name, texts=TEXTS):
+    return [PROMPTS[name] + text for text in texts]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A run with two prompts by name, and none by default."""
+    folder = tmp_path_factory.mktemp("run")
+    return model_dirs.write(folder, **{"model.prompts": STATED})
+
+
+@pytest.fixture(scope="module")
+def plain(source):
+    """The same encoder without prompts."""
+    return opening.open_encoder(source, Reading(prompts={}))
+
+
+@pytest.fixture(scope="module")
+def exported(source, tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("export"))
+    opened = opening.open_weights(source)
+    saved_models.write(opened, folder, model_dirs.SEQ_LENGTH)
+    difference = saved_models.compare(opened, folder, model_dirs.SEQ_LENGTH)
+    assert difference <= saved_models.TOLERANCE
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(exported):
+    made = dev_server.Server(servers.session(locating.find_export(exported)))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=["run", "export", "rest", "grpc"])
+def encoder(request, source, exported):
+    """The encoder in every form that has its prompts."""
+    if request.param in ("run", "export"):
+        return opening.open_encoder(source if request.param == "run" else exported)
+    server = request.getfixturevalue("server")
+    return opening.open_encoder(f"{getattr(server, request.param)}/v1/models/cmlm")
+
+
+# -------------------------------------------------------------------- encode
+
+
+def test_a_named_prompt_precedes_the_text(encoder, plain):
+    assert set(encoder.prompts) == set(PROMPTS)
+    model_dirs.assert_same(encoder.encode(TEXTS), plain.encode(TEXTS), 1e-5)
+    for name in PROMPTS:
+        want = plain.encode(prompted(name))
+        assert not np.allclose(want, plain.encode(TEXTS), atol=1e-3)
+        model_dirs.assert_same(encoder.encode(TEXTS, prompt_name=name), want, 1e-5)
+        unit = encoder.encode(TEXTS, prompt_name=name, normalize=True)
+        np.testing.assert_allclose(unit, arrays.unit_length(want), atol=1e-5)
+        assert encoder.prompted(name) is encoder.prompted(name)
+    # The vectors of an encoder with a prompt are not taken for those without.
+    views = [encoder, *map(encoder.prompted, PROMPTS)]
+    assert len({identity.revision(view) for view in views}) == 3
+    # A prompt replaces another one.
+    again = encoder.prompted("query").encode(TEXTS, prompt_name="passage")
+    model_dirs.assert_same(again, plain.encode(prompted("passage")), 1e-5)
+    with pytest.raises(UserError, match="prompt_name is 'q'; allowed: .*query.*, the "):
+        encoder.encode(TEXTS, prompt_name="q")
+
+
+@pytest.mark.parametrize("form", ["run", "export"])
+def test_tokens_show_the_prompt(form, source, exported, plain):
+    encoder = opening.open_encoder(source if form == "run" else exported)
+    view = encoder.prompted("query")
+    assert view.tokens(TEXTS) == plain.tokens(prompted("query"))
+    assert encoder.tokens(TEXTS) == plain.tokens(TEXTS)
+    if form == "run":
+        want = plain.lengths(prompted("query"))
+        np.testing.assert_array_equal(view.lengths(TEXTS), want)
+    assert view.info["prompt"] == "the cat "
+    assert view.info["fingerprint"] != encoder.info["fingerprint"]
+
+
+def test_search_takes_the_prompts_of_queries_and_documents(encoder, plain):
+    cosines, rows = encoder.search(TEXTS, TEXTS, k=3)
+    queries = plain.encode(prompted("query"), normalize=True)
+    documents = plain.encode(prompted("passage"), normalize=True)
+    want = np.sort(queries @ documents.T, axis=1)[:, ::-1]
+    np.testing.assert_allclose(cosines, want, atol=1e-5)
+    # Vectors stay as they are.
+    own = encoder.search(plain.encode(TEXTS), plain.encode(TEXTS), k=1)[1]
+    np.testing.assert_array_equal(own[:, 0], range(3))
+
+
+@pytest.mark.parametrize(
+    "known, role, want",
+    [
+        ({"query": "q"}, "query", "query"),
+        ({"query": "q"}, "document", None),
+        ({"corpus": "c", "passage": "p"}, "document", "passage"),
+        ({"passage": "p", "document": "d"}, "document", "document"),
+        # The encoder adds it anyway.
+        ({"document": ""}, "document", None),
+        ({"query": "own "}, "query", None),
+    ],
+)
+def test_names_of_roles(known, role, want):
+    class Encoder:
+        prompts = known
+        info = {"prompt": "own "} if "own " in known.values() else {}
+
+    assert prompts.of_role(Encoder, role) == want
+    assert prompts.of_role(object(), role) is None
+
+
+# ------------------------------------------------------------------ readings
+
+
+def test_a_name_selects_the_prompt_of_every_text(source, exported, plain):
+    want = plain.encode(prompted("passage"))
+    for model in (source, exported):
+        chosen = opening.open_encoder(model, Reading(prompt_name="passage"))
+        model_dirs.assert_same(chosen.encode(TEXTS), want, 1e-5)
+        assert chosen.info["prompt"] == "a mat, "
+        with pytest.raises(UserError, match="--prompt_name is 'x'; allowed: query, pa"):
+            opening.open_encoder(model, Reading(prompt_name="x"))
+
+
+def test_prompts_replace_those_of_the_model(source, exported):
+    other = opening.open_encoder(source, Reading(prompts={"q": "dog "}))
+    assert other.prompts == {"q": "dog "}
+    text = opening.open_encoder(source).encode(["dog mat"])
+    model_dirs.assert_same(other.encode(["mat"], prompt_name="q"), text)
+    refused = "--prompts is {'q': 'dog '}; allowed with .*: {'query': 'the cat ', .*fix"
+    with pytest.raises(UserError, match=refused):
+        opening.open_encoder(exported, Reading(prompts={"q": "dog "}))
+    opening.open_encoder(exported, Reading(prompts=PROMPTS))
+    loaded = cmlm.load(source, prompts={"a": "the "})
+    assert loaded.prompts == {"a": "the "}
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"prompts": ["query"]}, "prompts is .'query'.; allowed: a dict of names"),
+        ({"prompts": {"query": 5}}, "prompts is {'query': 5}; allowed: a dict of "),
+        ({"prompts": {"a=b": "c"}}, "prompts is {'a=b': 'c'}; allowed: a dict of n"),
+        ({"prompts": {"": "c"}}, "prompts is {'': 'c'}; allowed: a dict of names"),
+    ],
+)
+def test_wrong_prompts(values, said, source):
+    with pytest.raises(UserError, match=said):
+        cmlm.load(source, **values)
+
+
+def test_a_reading_is_named_by_its_flags(source):
+    reading = Reading(prompt_name="query", prompts={"query": "the cat "})
+    assert reading.given() == "--prompt_name=query '--prompts=query=the cat '" or (
+        reading.given() == "--prompt_name=query --prompts='query=the cat '"
+    )
+    assert Reading(prompts={}).given() == "--prompts=''"
+    with pytest.raises(UserError, match="--prompt_name is 'query'; allowed: one of"):
+        opening.open_encoder(source, Reading(prompt="a ", prompt_name="query"))
+
+
+def test_a_named_prompt_leaves_place_for_the_text(source):
+    said = "--seq_length is 5; allowed: 6 to .* 'a mat, '"
+    with pytest.raises(UserError, match=said):
+        opening.open_encoder(source, Reading(seq_length=5))
+    opening.open_encoder(source, Reading(seq_length=5, prompts={}))
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (["query"], "--prompts is 'query'; allowed: NAME=TEXT"),
+        (["=text"], "--prompts is '=text'; allowed: NAME=TEXT"),
+        (["a=b", "a=c"], "--prompts is 'a=c'; allowed: NAME=TEXT, each name once"),
+    ],
+)
+def test_wrong_flags(given, said):
+    with pytest.raises(UserError, match=said):
+        prompts.parse(given)
+
+
+def test_flags_of_prompts():
+    assert prompts.parse(["a=b=c ", "d="]) == {"a": "b=c ", "d": ""}
+    assert prompts.parse([""]) == prompts.parse([]) == {}
+
+
+# ----------------------------------------------------------------- commands
+
+
+def test_names_without_a_signature_are_named(tmp_path):
+    names = ["pcr=a ", "s 2=a ", "query=a "]
+    source = model_dirs.write(tmp_path / "run", **{"model.prompts": names})
+    out = f"{tmp_path}/out"
+    done = commands.run("export.tfhub", f"--model_dir={source}", f"--export_dir={out}")
+    assert done.returncode == 0, done.stderr
+    for name in ("pcr", "s 2"):
+        assert f"note: the prompt {name!r} gets no signature: a sign" in done.stderr
+    encoder = opening.open_encoder(out)
+    assert list(encoder.prompts) == ["query"]
+    found = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert found["prompts"] == {"pcr": "a ", "s 2": "a ", "query": "a "}
+    assert found["signatures"] == ["normalized", "query", "serving_default", "tensors"]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| prompt `query` | 'a '" in card
+
+
+def test_lost_prompts_are_named(exported):
+    changed = server_files.changes(f"{exported}/serving", {"prompts": {}}, False)
+    assert changed == ["prompts query, passage, now none (--prompts)"]
+    same = {"prompts": PROMPTS}
+    assert server_files.changes(f"{exported}/serving", same, False) == []
+
+
+def test_the_client_requests_a_prompt(server, plain):
+    done = commands.run(
+        *("export.client", f"--server={server.rest}", "--signature=passage"),
+        *(f"--text={text}" for text in TEXTS),
+    )
+    assert done.returncode == 0, done.stderr
+    vectors = [json.loads(line)["vector"] for line in done.stdout.splitlines()]
+    model_dirs.assert_same(vectors, plain.encode(prompted("passage")), 1e-5)
+    done = commands.run(
+        *("export.client", f"--server={server.grpc}", "--signature=x", "--text=dog")
+    )
+    assert done.returncode == 1 and '"x" not found' in done.stderr
+
+
+def test_encode_selects_prompts(exported, plain, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"{line}\n" for line in TEXTS))
+    out = f"{tmp_path}/vectors.npy"
+    done = commands.run(
+        *("cmlm.encode", f"--model={exported}", f"--input={text}", f"--output={out}"),
+        *("--prompt_name=passage", "--query=dog", "--neighbours=1"),
+    )
+    assert done.returncode == 0, done.stderr
+    documents = plain.encode(prompted("passage"))
+    model_dirs.assert_same(np.load(out), documents, 1e-5)
+    query = plain.encode(prompted("query", ["dog"]), normalize=True)[0]
+    best = float((arrays.unit_length(documents) @ query).max())
+    assert f"  {best:.3f}  " in done.stdout
+
+
+# ---------------------------------------------------------------- retrieval
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """A folder in BEIR's layout; a query is also a document."""
+    (tmp_path / "qrels").mkdir()
+    for name, texts in (("corpus", [*TEXTS, "far away"]), ("queries", TEXTS[::2])):
+        rows = [{"_id": f"{name}{n}", "text": text} for n, text in enumerate(texts)]
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    lines = ["head\thead\thead", "queries0\tcorpus3\t1", "queries1\tcorpus0\t2"]
+    (tmp_path / "qrels" / "test.tsv").write_text("\n".join(lines))
+    return tmp_path
+
+
+class Prefixed:
+    """Puts the prompts before the texts itself; texts of queries are told apart."""
+
+    info = {}
+
+    def __init__(self, plain):
+        self._plain, self.asked = plain, []
+        self.prompts = {"query": "q", "passage": "p"}
+
+    def encode(self, texts, prompt_name=None):
+        self.asked += [(prompt_name, text) for text in texts]
+        return self._plain.encode(prompted(prompt_name, texts))
+
+
+def test_retrieval_takes_prompts(collection, encoder, plain):
+    task = retrieval.RetrievalFiles([str(collection)])
+    data = task.read(DataDir(str(collection)))
+    other = Prefixed(plain)
+    item = run.TaskData(task, data, {})
+    want = run.score(other, [item]).scores[task.name]
+    got = run.score(encoder, [item])
+    assert got.scores[task.name] == pytest.approx(want)
+    # A text in two roles has two vectors, and is encoded once in each.
+    roles = [("query", text) for text in data.queries]
+    roles += [("passage", text) for text in data.documents]
+    assert sorted(other.asked) == sorted(roles)
+    assert got.encoded == len(roles)
+
+
+def test_stored_vectors_depend_on_the_prompt(source, tmp_path):
+    folder = str(tmp_path / "store")
+    encoder = opening.open_encoder(source)
+    with Store(encoder, folder) as store:
+        first = store(TEXTS, role="query")
+        assert len(store) == 3 and store.prompt("query") == "query=the cat "
+    with Store(encoder, folder) as store:
+        np.testing.assert_array_equal(store(TEXTS, role="query"), first)
+        assert len(store) == 3
+        assert not np.allclose(store(TEXTS), first)
+    # The prompt's text counts, not its name alone.
+    other = opening.open_encoder(source, Reading(prompts={"query": "far "}))
+    with Store(other, folder) as store:
+        assert not np.allclose(store(TEXTS, role="query"), first)
+        assert len(store) == 9
