@@ -46,8 +46,8 @@ from werkzeug.wrappers import Request, Response
 
 from cmlm.common.counts import counted
 from cmlm.encoders import signatures
-from cmlm.encoders.grpc_server import array_of
-from cmlm.encoders.rest_server import json_string
+from cmlm.encoders.grpc_client import array_of
+from cmlm.encoders.rest_client import json_string
 from cmlm.errors import UserError, shown
 from export.session_model import SessionModel
 

@@ -15,7 +15,7 @@ import servers
 from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2
 
-from cmlm.encoders import grpc_server, model_server, rest_server, served_model
+from cmlm.encoders import grpc_client, model_server, rest_client, served_model
 from cmlm.errors import UserError
 
 HERE = Path(__file__).resolve().parent
@@ -263,8 +263,8 @@ def test_requests_are_the_stored_ones(name):
         key: [text.encode() for text in values]
         for key, values in stored["request"]["inputs"].items()
     }
-    assert json.loads(rest_server.rest_body(signature, inputs)) == stored["request"]
-    request = grpc_server.grpc_request("cmlm", None, signature, inputs)
+    assert json.loads(rest_client.rest_body(signature, inputs)) == stored["request"]
+    request = grpc_client.grpc_request("cmlm", None, signature, inputs)
     expected = text_format.Parse(
         stored["grpc"]["request"], predict_pb2.PredictRequest()
     )
@@ -272,12 +272,12 @@ def test_requests_are_the_stored_ones(name):
 
 
 def test_bytes_travel_in_base64():
-    body = rest_server.rest_body("serving_default", {"text": [b"the \xff cat", b"a"]})
+    body = rest_client.rest_body("serving_default", {"text": [b"the \xff cat", b"a"]})
     stored = json.loads((HERE / "server_requests" / "bytes.json").read_text())
     (broken,) = stored["request"]["inputs"]["text"]
     assert json.loads(body)["inputs"] == {"text": [broken, "a"]}
     text = ("\u042f" * 1000).encode()
-    assert len(rest_server.rest_body("normalized", {"text": [text]})) < 2100
+    assert len(rest_client.rest_body("normalized", {"text": [text]})) < 2100
 
 
 def test_the_command_asks_over_rest_without_tensorflow(addresses, expected):

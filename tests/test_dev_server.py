@@ -26,7 +26,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from cmlm.encoders import grpc_server, locating, model_server
+from cmlm.encoders import grpc_client, locating, model_server
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
 from export import dev_server, session_model
@@ -249,7 +249,7 @@ def test_numbers_are_neither_rounded_nor_wrapped_around(server, number, reason):
 
 def test_the_last_value_of_a_tensor_fills_its_shape_within_memory(server):
     texts = {"text": [b"a", b"a"]}
-    request = grpc_server.grpc_request("cmlm", None, "serving_default", texts)
+    request = grpc_client.grpc_request("cmlm", None, "serving_default", texts)
     del request.inputs["text"].string_val[1:]
     with grpc.insecure_channel(server.grpc.removeprefix("grpc://")) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)

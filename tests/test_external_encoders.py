@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
 from cmlm.common import tasks
-from cmlm.encoders import external, model_server, opening, rest_server
+from cmlm.encoders import external, model_server, opening, rest_client
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.mining import texts, vectors
@@ -128,7 +128,7 @@ def test_an_answer_of_another_kind_of_model_is_refused(server, model, said):
 
 
 def test_an_answer_without_end_is_refused(server, monkeypatch):
-    monkeypatch.setattr(rest_server, "MOST_BYTES", 20)
+    monkeypatch.setattr(rest_client, "MOST_BYTES", 20)
     with pytest.raises(UserError, match="model toy: no valid .*: it has over 20 bytes"):
         model_server.connect(server, "toy").encode(["a"])
 

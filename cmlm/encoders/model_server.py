@@ -13,8 +13,8 @@ import dataclasses
 import re
 import urllib.parse
 
-from cmlm.encoders.grpc_server import GrpcServer
-from cmlm.encoders.rest_server import RestServer
+from cmlm.encoders.grpc_client import GrpcClient
+from cmlm.encoders.rest_client import RestClient
 from cmlm.encoders.served_model import ServedModel
 from cmlm.errors import UserError
 
@@ -103,7 +103,7 @@ def connect(
     version = found.version if version is None else version
     if version is not None and not 0 <= version < 1 << 63:
         raise UserError(f"version is {version}; allowed: 0 to {(1 << 63) - 1}")
-    kind = GrpcServer if found.server.startswith("grpc:") else RestServer
+    kind = GrpcClient if found.server.startswith("grpc:") else RestClient
     return kind(
         found.server,
         model=model or found.model or DEFAULT_MODEL,

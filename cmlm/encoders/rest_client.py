@@ -26,7 +26,7 @@ _NO_ANSWER = (
 )
 
 
-class RestServer(ServedModel):
+class RestClient(ServedModel):
     """The REST interface."""
 
     _has_answered = False

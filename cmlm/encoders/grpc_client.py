@@ -18,7 +18,7 @@ from cmlm.encoders.served_model import MOST_BYTES, PORTS, ServedModel
 _MOST_VALUES = 16 << 20
 
 
-class GrpcServer(ServedModel):
+class GrpcClient(ServedModel):
     """The gRPC interface.
 
     Args:
