@@ -44,6 +44,7 @@ from werkzeug.routing import BaseConverter, Map, Rule
 from werkzeug.serving import WSGIRequestHandler, make_server
 from werkzeug.wrappers import Request, Response
 
+from cmlm.common import prompts
 from cmlm.common.counts import counted
 from cmlm.encoders import signatures
 from cmlm.encoders.grpc_client import array_of
@@ -227,10 +228,15 @@ class Server:
             return _json({"error": "the model has no vectors for a page"}, 404)
         with open(_PAGE, encoding="utf-8") as file:
             text = file.read()
-        for place, name in (
-            ("MODEL_NAME_IN_ADDRESS", urllib.parse.quote(self._name, safe="")),
-            ("MODEL_NAME", html.escape(self._name)),
-        ):
+        places = {
+            "MODEL_NAME_IN_ADDRESS": urllib.parse.quote(self._name, safe=""),
+            "MODEL_NAME": html.escape(self._name),
+            "SIGNATURE_OF_DEFAULT": signatures.DEFAULT,
+        }
+        for role, names in prompts.ROLES.items():
+            served = (name for name in names if name in self._model.signatures)
+            places[f"SIGNATURE_OF_{role.upper()}"] = next(served, signatures.DEFAULT)
+        for place, name in places.items():
             text = text.replace(place, name)
         return Response(
             text, mimetype="text/html", headers={"Content-Security-Policy": _POLICY}

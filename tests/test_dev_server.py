@@ -343,6 +343,7 @@ def test_the_page_belongs_to_the_model_and_loads_nothing_else(server):
     assert 'fetch("v1/models/cmlm:predict"' in page and "MODEL_NAME" not in page
     assert "default-src 'none'" in policy and "tensorflow_model_server" in page
     assert "http://" not in page and "https://" not in page
+    assert page.count('vectors("serving_default", ') == 3 and "SIGNATURE_" not in page
 
 
 def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):

@@ -1,6 +1,7 @@
 """Prompts by name: in vectors, exports, servers, commands and retrieval."""
 
 import json
+import urllib.request
 
 import commands
 import model_dirs
@@ -250,6 +251,12 @@ def test_the_client_requests_a_prompt(server, plain):
         *("export.client", f"--server={server.grpc}", "--signature=x", "--text=dog")
     )
     assert done.returncode == 1 and '"x" not found' in done.stderr
+
+
+def test_the_page_searches_with_prompts(server):
+    with urllib.request.urlopen(f"{server.rest}/", timeout=60) as answer:
+        page = answer.read().decode()
+    assert 'vectors("query", [' in page and 'vectors("passage", texts)' in page
 
 
 def test_encode_selects_prompts(exported, plain, tmp_path):
