@@ -216,17 +216,17 @@ def test_flags_of_prompts():
 
 
 def test_names_without_a_signature_are_named(tmp_path):
-    names = ["pcr=a ", "s 2=a ", "query=a "]
+    names = ["pcr=a ", "normalized=a ", "s 2=a ", "query=a "]
     source = model_dirs.write(tmp_path / "run", **{"model.prompts": names})
     out = f"{tmp_path}/out"
     done = commands.run("export.tfhub", f"--model_dir={source}", f"--export_dir={out}")
     assert done.returncode == 0, done.stderr
-    for name in ("pcr", "s 2"):
+    for name in ("pcr", "normalized", "s 2"):
         assert f"note: the prompt {name!r} gets no signature: a sign" in done.stderr
     encoder = opening.open_encoder(out)
     assert list(encoder.prompts) == ["query"]
     found = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert found["prompts"] == {"pcr": "a ", "s 2": "a ", "query": "a "}
+    assert [*found["prompts"]] == ["pcr", "normalized", "s 2", "query"]
     assert found["signatures"] == ["normalized", "query", "serving_default", "tensors"]
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| prompt `query` | 'a '" in card

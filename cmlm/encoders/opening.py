@@ -26,7 +26,7 @@ from cmlm.encoders.fingerprints import check_fingerprint, describe, fingerprint
 from cmlm.encoders.graph import BagOfWords, SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
 from cmlm.encoders.reading import AS_TRAINED, Reading
-from cmlm.encoders.signatures import DEFAULT
+from cmlm.encoders.signatures import DEFAULT, of_prompts
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, foreign, inference_graph
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
@@ -326,8 +326,9 @@ def _from_export(path: str, name: str) -> Encoder:
     if dim != width:
         raise UserError(f"{description} has dim={dim}; its graph has {width}")
     stated = json_files.field(info, "prompts", dict, description, {})
-    # A name that is no name of a signature has none.
-    known = {key: text for key, text in stated.items() if key in signatures}
+    # Other names have no signature, or one that is not the prompt's, as `normalized`.
+    named = of_prompts(stated).keys() & signatures.keys()
+    known = {key: text for key, text in stated.items() if key in named}
 
     def encoder(about: dict, signature_name: str) -> Encoder:
         signature = signatures[signature_name]
