@@ -119,9 +119,17 @@ def changes(
             if name == "prompt":
                 texts = tuple(map(repr, texts))
             elif name == "prompts":
-                texts = tuple(", ".join(each) or "none" for each in texts)
+                texts = (_lacking(was, now), _lacking(now, was))
             found.append(f"{name} {texts[0]}, now {texts[1]} (--{name})")
     return found
+
+
+def _lacking(prompts: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """The prompts that others lack, for messages: "query 'query: '"."""
+    found = [
+        f"{name} {text!r}" for name, text in prompts.items() if there.get(name) != text
+    ]
+    return ", ".join(found) or "none"
 
 
 def refuse_other_versions(directory: str, version: int) -> None:

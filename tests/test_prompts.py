@@ -234,7 +234,11 @@ def test_names_without_a_signature_are_named(tmp_path):
 
 def test_lost_prompts_are_named(exported):
     changed = server_files.changes(f"{exported}/serving", {"prompts": {}}, False)
-    assert changed == ["prompts query, passage, now none (--prompts)"]
+    had = "prompts query 'the cat ', passage 'a mat, '"
+    assert changed == [f"{had}, now none (--prompts)"]
+    other = {"prompts": {"query": "q ", "passage": "a mat, "}}
+    changed = server_files.changes(f"{exported}/serving", other, False)
+    assert changed == ["prompts query 'the cat ', now query 'q ' (--prompts)"]
     same = {"prompts": PROMPTS}
     assert server_files.changes(f"{exported}/serving", same, False) == []
 
