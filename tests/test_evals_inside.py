@@ -68,6 +68,23 @@ def test_tasks_are_scored_at_the_length_of_the_finished_encoder(run_config, tmp_
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.large
+def test_the_prompts_are_those_of_the_finished_encoder(run_config, tmp_path):
+    named = {"model.prompts": ["query=river ", "passage=boat "]}
+    config, _ = run_config(**named, **{"model.prompt": "boat "})
+    run = building.build(Stage(config, str(tmp_path / "run")))
+    (encoder,) = run.score.args
+    run.manager.save(1)
+    finished = opening.open_encoder(str(tmp_path / "run"))
+    for text in ("fish", "garden"):
+        np.testing.assert_allclose(
+            encoder.search([text], ["engine"], k=1)[0],
+            finished.search([text], ["engine"], k=1)[0],
+            atol=1e-5,
+        )
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.large
 def test_a_task_chooses_the_best_checkpoint(run_config, tmp_path, one_device):
     config, metric = run_config()
     config.trainer.best_checkpoint_metric = metric

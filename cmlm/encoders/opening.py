@@ -203,19 +203,16 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
         tokenizer: the tokenizer of the model's vocabulary.
         seq_length: the longest sentence in tokens; a longer one is cut.
     """
-    if model.config.prompt:
-        # The training keeps its own, which adds no prompt.
-        tokenizer = tokenizer.prompted(model.config.prompt)
+    config = model.config
+    # The training keeps its own tokenizer, which adds no prompt.
+    tokenizer = tokenizer.prompted(config.prompt)
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
-    width = model.config.hidden_size
-    return Encoder(
-        graph.vectors,
-        graph.lengths,
-        width,
-        seq_length,
-        info={},
-        open_tokenizer=lambda: tokenizer,
-    )
+    info = {
+        "dim": config.hidden_size,
+        "prompt": config.prompt,
+        "prompts": prompts.parse(config.prompts, "model.prompts"),
+    }
+    return _of_graph(graph, info, "the model")
 
 
 def from_weights(
