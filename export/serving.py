@@ -17,7 +17,7 @@ with this one. The same holds for an index or an id out of range.
 
 Loaded in Python, the model has two more functions: `model(text)`, which is `default`,
 and `model.lengths(text)`, int32 [n], the number of tokens of each sentence before any
-cut.
+cut. With a default prompt and others, `model.plain_lengths` counts without a prompt.
 """
 
 from __future__ import annotations
@@ -106,10 +106,22 @@ def build(
         for name, row in SIGNATURES.items()
         if components is not None or not row.with_components
     }
+    plain = text_vectors
+    if named and graph.tokenizer.prompt:
+        without = graph.prompted("")
+        plain = _of_text(without, compute)
+        served.plain_lengths = without.lengths
     for name, row in of_prompts(named).items():
-        prompted = _of_text(graph.prompted(named[name]), compute)
-        signatures[name] = signature(row, prompted)
+        signatures[name] = signature(row, _after(named[name], plain))
     return served, signatures
+
+
+def _after(prompt: str, plain: Callable[[tf.Tensor], tf.Tensor]):
+    """The vectors of texts behind a prompt, from the function without a prompt.
+
+    A function for each prompt would hold the vocabulary again.
+    """
+    return lambda text: plain(tf.strings.join([prompt, text]))
 
 
 def _of_text(graph: SentenceGraph, compute) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -8,6 +8,7 @@ import model_dirs
 import numpy as np
 import pytest
 import servers
+from tensorflow.core.protobuf import saved_model_pb2
 
 import cmlm
 from cmlm.common import arrays, identity, prompts
@@ -98,11 +99,38 @@ def test_tokens_show_the_prompt(form, source, exported, plain):
     view = encoder.prompted("query")
     assert view.tokens(TEXTS) == plain.tokens(prompted("query"))
     assert encoder.tokens(TEXTS) == plain.tokens(TEXTS)
-    if form == "run":
-        want = plain.lengths(prompted("query"))
-        np.testing.assert_array_equal(view.lengths(TEXTS), want)
+    want = plain.lengths(prompted("query"))
+    np.testing.assert_array_equal(view.lengths(TEXTS), want)
     assert view.info["prompt"] == "the cat "
     assert view.info["fingerprint"] != encoder.info["fingerprint"]
+
+
+def tokenizations(folder):
+    """How often the graph of an export holds the tokenizer with its vocabulary."""
+    graph = saved_model_pb2.SavedModel()
+    with open(f"{locating.find_export(folder)}/saved_model.pb", "rb") as file:
+        graph.ParseFromString(file.read())
+    functions = graph.meta_graphs[0].graph_def.library.function
+    nodes = [node.op for function in functions for node in function.node_def]
+    return sum("WordpieceTokenize" in op for op in nodes)
+
+
+@pytest.mark.parametrize("default, copies", [("", 2), ("dog ", 4)])
+def test_an_export_holds_no_vocabulary_for_each_prompt(default, copies, tmp_path):
+    stated = {"model.prompts": STATED, "model.prompt": default}
+    opened = opening.open_weights(model_dirs.write(tmp_path / "run", **stated))
+    folder = str(tmp_path / "export")
+    saved_models.write(opened, folder, model_dirs.SEQ_LENGTH)
+    difference = saved_models.compare(opened, folder, model_dirs.SEQ_LENGTH)
+    assert difference <= saved_models.TOLERANCE
+    assert tokenizations(folder) == copies
+    here, there = opening.from_weights(opened), opening.open_encoder(folder)
+    for one, two in [
+        (here, there),
+        *((here.prompted(name), there.prompted(name)) for name in PROMPTS),
+    ]:
+        np.testing.assert_array_equal(one.lengths(TEXTS), two.lengths(TEXTS))
+        assert one.info["fingerprint"] == two.info["fingerprint"]
 
 
 def test_search_takes_the_prompts_of_queries_and_documents(encoder, plain):

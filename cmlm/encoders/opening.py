@@ -327,7 +327,16 @@ def _from_export(path: str, name: str) -> Encoder:
     named = of_prompts(stated).keys() & signatures.keys()
     known = {key: text for key, text in stated.items() if key in named}
 
-    def encoder(about: dict, signature_name: str) -> Encoder:
+    # Of an export with a default prompt and with others.
+    plain_lengths = getattr(served, "plain_lengths", lengths)
+
+    def prompted(key: str) -> Encoder:
+        def counts(text):
+            return plain_lengths(tf.strings.join([known[key], text]))
+
+        return encoder(prompts.describe(info, key, known[key]), key, counts)
+
+    def encoder(about: dict, signature_name: str, lengths: Callable) -> Encoder:
         signature = signatures[signature_name]
 
         def vectors(text, keep_alive=served):
@@ -343,10 +352,10 @@ def _from_export(path: str, name: str) -> Encoder:
             name,
             functools.partial(_tokenizer_of_export, path, info, about.get("prompt")),
             known,
-            lambda key: encoder(prompts.describe(info, key, known[key]), key),
+            prompted,
         )
 
-    return encoder(info, DEFAULT)
+    return encoder(info, DEFAULT, lengths)
 
 
 def _tokenizer_of_export(path: str, info: dict, prompt: str | None) -> Tokenizer:
