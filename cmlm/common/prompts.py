@@ -13,6 +13,8 @@ from typing import Any
 from cmlm.common import checksums, fields
 
 QUERY, DOCUMENT = "query", "document"
+# The key of the fingerprint without the default prompt, if there is one.
+PLAIN = "fingerprint_without_prompt"
 # The names of a role's prompt; the first one that an encoder has counts.
 ROLES = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
@@ -75,9 +77,20 @@ def describe(info: dict, name: str, prompt: str | None) -> dict:
     found = {**info, "prompt_name": name}
     if prompt is not None:
         found["prompt"] = prompt
-    if info.get("fingerprint"):
-        found["fingerprint"] = checksums.of_values([info["fingerprint"], prompt])
+    plain = info.get(PLAIN) or info.get("fingerprint")
+    if plain:
+        found["fingerprint"] = fingerprint(plain, prompt or "")
     return found
+
+
+def fingerprint(plain: str, prompt: str) -> str:
+    """The fingerprint of an encoder with a default prompt.
+
+    Args:
+        plain: its fingerprint without one.
+        prompt: the text, perhaps an empty one.
+    """
+    return checksums.of_values([plain, prompt]) if prompt else plain
 
 
 def of_role(encoder: Any, role: str) -> str | None:

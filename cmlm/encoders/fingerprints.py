@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from cmlm.common import checksums, shared_memory
+from cmlm.common import checksums, prompts, shared_memory
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
@@ -23,6 +23,11 @@ def fingerprint(opened: OpenedWeights) -> str:
     Returns:
         64 hexadecimal digits.
     """
+    return prompts.fingerprint(_without_prompt(opened), opened.tokenizer.prompt)
+
+
+def _without_prompt(opened: OpenedWeights) -> str:
+    """The fingerprint that the encoder has without its default prompt."""
     # The hashes are sorted and have no names, because Keras chooses names and order. A
     # pooler that vectors do not depend on is not trainable, so it is left out.
     weights = []
@@ -43,8 +48,6 @@ def fingerprint(opened: OpenedWeights) -> str:
     parts = [sorted(weights), settings, opened.tokenizer.vocab]
     if opened.tokenizer.contents:
         parts.append(opened.tokenizer.contents)
-    if opened.tokenizer.prompt:
-        parts.append({"prompt": opened.tokenizer.prompt})
     return checksums.of_values(parts)
 
 
@@ -72,8 +75,9 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
     `prompts`.
     """
     prompt, named = opened.tokenizer.prompt, opened.prompts
+    plain = _without_prompt(opened)
     return {
-        "fingerprint": fingerprint(opened),
+        "fingerprint": prompts.fingerprint(plain, prompt),
         "checkpoint": opened.checkpoint,
         "step": opened.step,
         "dim": opened.config.model.hidden_size,
@@ -83,7 +87,7 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
         "trained_seq_length": opened.trained_seq_length or opened.seq_length,
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
-        **({"prompt": prompt} if prompt else {}),
+        **({"prompt": prompt, prompts.PLAIN: plain} if prompt else {}),
         **({"prompts": named} if named else {}),
     }
 

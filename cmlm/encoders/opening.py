@@ -273,7 +273,8 @@ def _bag_of_words(opened: OpenedWeights, reading: Reading, name: str) -> Encoder
     info = {**describe(opened, seq_length), "precision": "float32"}
     info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
     info["dim"] = opened.config.model.embedding_width
-    info["fingerprint"] = f"bow-{info['fingerprint']}"
+    for key in {"fingerprint", prompts.PLAIN} & info.keys():
+        info[key] = f"bow-{info[key]}"
     return _of_graph(graph, info, name)
 
 
@@ -296,6 +297,7 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     info = {**describe(pair[0], seq_length), "precision": precision}
     prints = "".join(fingerprint(opened) for opened in pair)
     info["fingerprint"] = hashlib.sha256(prints.encode()).hexdigest()
+    info.pop(prompts.PLAIN, None)
     info["sentence_vector"] = "both encoders, each at unit length"
     info["dim"] *= 2
 
