@@ -1,9 +1,11 @@
 """Prompts by name: in vectors, exports, servers, commands and retrieval."""
 
 import json
+import urllib.error
 import urllib.request
 
 import commands
+import grpc
 import model_dirs
 import numpy as np
 import pytest
@@ -168,6 +170,41 @@ def test_names_of_roles(known, role, want):
 
     assert prompts.of_role(Encoder, role) == want
     assert prompts.of_role(object(), role) is None
+
+
+class Busy(grpc.RpcError):
+    """The error of a server that answers later."""
+
+    def code(self):
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self):
+        return "busy"
+
+
+@pytest.mark.parametrize(
+    "protocol, error, said",
+    [
+        ("rest", urllib.error.HTTPError("", 503, "busy", {}, None), "HTTP 503 busy"),
+        ("grpc", Busy(), "unavailable: busy"),
+    ],
+)
+def test_a_busy_server_has_prompts(protocol, error, said, server, monkeypatch):
+    address = getattr(server, protocol)
+    encoder = opening.open_encoder(f"{address}/v1/models/cmlm")
+
+    def refuse(*_, **__):
+        raise error
+
+    client = encoder._server
+    place, name = client, "_read"
+    if protocol == "grpc":
+        place, name = client._stub, "GetModelMetadata"
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, refuse)
+        with pytest.raises(UserError, match=said):
+            encoder.search(TEXTS, TEXTS)
+    assert set(encoder.prompts) == set(PROMPTS)
 
 
 # ------------------------------------------------------------------ readings

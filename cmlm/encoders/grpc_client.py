@@ -13,9 +13,12 @@ import numpy as np
 
 from cmlm.common.counts import counted
 from cmlm.encoders.served_model import MOST_BYTES, PORTS, ServedModel
+from cmlm.errors import UserError
 
 # The most values of a tensor that states one value for many places.
 _MOST_VALUES = 16 << 20
+# The codes of an error that may not come later.
+_LATER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
 
 
 class GrpcClient(ServedModel):
@@ -52,11 +55,7 @@ class GrpcClient(ServedModel):
         try:
             response = self._stub.Predict(request, timeout=self._timeout)
         except grpc.RpcError as error:
-            code = error.code().name.lower().replace("_", " ")
-            reason = f"{code}: {error.details()}"
-            if "Failed parsing HTTP/2" in reason:
-                reason = f"no answer in gRPC; {PORTS}"
-            raise self._refused(reason) from error
+            raise self._failed(error) from error
         # Some servers tell no version.
         answered = response.model_spec.version.value or self._version
         if self._version is None:
@@ -84,13 +83,24 @@ class GrpcClient(ServedModel):
         signatures = get_model_metadata_pb2.SignatureDefMap()
         try:
             answer = self._stub.GetModelMetadata(request, timeout=self._timeout)
-        except grpc.RpcError:
+        except grpc.RpcError as error:
+            # A busy server would seem to have no prompts.
+            if error.code().name in _LATER:
+                raise self._failed(error) from error
             return {}
         answer.metadata["signature_def"].Unpack(signatures)
         return {
             name: (*sorted(row.inputs), *sorted(row.outputs))
             for name, row in signatures.signature_def.items()
         }
+
+    def _failed(self, error) -> UserError:
+        """The error about a `grpc.RpcError`."""
+        code = error.code().name.lower().replace("_", " ")
+        reason = f"{code}: {error.details()}"
+        if "Failed parsing HTTP/2" in reason:
+            reason = f"no answer in gRPC; {PORTS}"
+        return self._refused(reason)
 
     def _refuse_fork(self) -> None:
         """Raises UserError in a fork, in which an answer would never come."""

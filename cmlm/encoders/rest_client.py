@@ -24,6 +24,8 @@ _NO_ANSWER = (
     *(urllib.error.HTTPError, ValueError, KeyError),
     *(TypeError, AttributeError, OverflowError),
 )
+# The states of an answer that may be another one later.
+_LATER = (429, 502, 503, 504)
 
 
 class RestClient(ServedModel):
@@ -62,7 +64,10 @@ class RestClient(ServedModel):
                     name: (*sorted(row.get("inputs", ())), *sorted(row["outputs"]))
                     for name, row in found.items()
                 }
-            except _NO_ANSWER:
+            except _NO_ANSWER as error:
+                # A busy server would seem to have no prompts.
+                if getattr(error, "code", None) in _LATER:
+                    raise self._refused(_error_of(error)) from error
                 return {}
 
     def _newest(self) -> int | None:
