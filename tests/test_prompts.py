@@ -218,6 +218,9 @@ def test_a_name_selects_the_prompt_of_every_text(source, exported, plain):
         assert chosen.info["prompt"] == "a mat, "
         with pytest.raises(UserError, match="--prompt_name is 'x'; allowed: query, pa"):
             opening.open_encoder(model, Reading(prompt_name="x"))
+    said = "prompt_name is 'x'; allowed: no prompt_name, because .* states no prompts"
+    with pytest.raises(UserError, match=said):
+        plain.encode(TEXTS, prompt_name="x")
 
 
 def test_prompts_replace_those_of_the_model(source, exported):

@@ -62,8 +62,10 @@ def check_name(name: str, prompts: Mapping[str, Any], model: str, flag: str) -> 
         UserError: see above.
     """
     if name not in prompts:
-        allowed = ", ".join(prompts) or "none"
-        raise fields.refused(flag, name, f"{allowed}, the prompts of {model}")
+        allowed = f"{', '.join(prompts)}, the prompts of {model}"
+        if not prompts:
+            allowed = f"no {flag}, because {model} states no prompts"
+        raise fields.refused(flag, name, allowed)
 
 
 def describe(info: dict, name: str, prompt: str | None) -> dict:
