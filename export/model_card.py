@@ -167,7 +167,8 @@ def _prompts(opened: OpenedWeights) -> list[tuple[str, str]]:
     if opened.tokenizer.prompt:
         found.append(("prompt", f"{opened.tokenizer.prompt!r} precedes every text"))
     for name, text in opened.prompts.items():
-        found.append((f"prompt `{name}`", repr(text)))
+        # A line break would end the row.
+        found.append((f"prompt `{' '.join(name.split())}`", repr(text)))
     return [tuple(cell.replace("|", "\\|") for cell in row) for row in found]
 
 

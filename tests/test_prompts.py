@@ -21,7 +21,7 @@ from cmlm.evaluation import run
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.evaluation.tasks import retrieval
-from export import dev_server, saved_models, server_files
+from export import dev_server, model_card, saved_models, server_files
 
 TEXTS = ["sat on a mat", "", "dog ran"]
 PROMPTS = {"query": "the cat ", "passage": "a mat, "}
@@ -158,6 +158,8 @@ def test_search_takes_the_prompts_of_queries_and_documents(encoder, plain):
         ({"query": "q"}, "document", None),
         ({"corpus": "c", "passage": "p"}, "document", "passage"),
         ({"passage": "p", "document": "d"}, "document", "document"),
+        # Not those of `Comparing`.
+        (["query"], "query", None),
         # The encoder adds it anyway.
         ({"document": ""}, "document", None),
         ({"query": "own "}, "query", None),
@@ -166,7 +168,7 @@ def test_search_takes_the_prompts_of_queries_and_documents(encoder, plain):
 def test_names_of_roles(known, role, want):
     class Encoder:
         prompts = known
-        info = {"prompt": "own "} if "own " in known.values() else {}
+        info = {"prompt": "own "} if known == {"query": "own "} else {}
 
     assert prompts.of_role(Encoder, role) == want
     assert prompts.of_role(object(), role) is None
@@ -303,6 +305,12 @@ def test_names_without_a_signature_are_named(tmp_path):
     assert found["signatures"] == ["normalized", "query", "serving_default", "tensors"]
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| prompt `query` | 'a '" in card
+
+
+def test_the_card_takes_any_prompt(source):
+    opened = opening.open_weights(source, Reading(prompts={"s\n2": "a|b\n"}))
+    card = model_card.render(opened, 9, for_hugging_face=False, normalized=False)
+    assert "\n| prompt `s 2` | 'a\\|b\\n' |\n" in card
 
 
 def test_lost_prompts_are_named(exported):

@@ -101,7 +101,10 @@ def of_role(encoder: Any, role: str) -> str | None:
     Returns:
         The name; None for an encoder that lacks it or adds it anyway.
     """
-    prompts = getattr(encoder, "prompts", None) or {}
+    prompts = getattr(encoder, "prompts", None)
+    if not isinstance(prompts, Mapping):
+        # Of a class outside this project, which may mean anything by the name.
+        return None
     own = getattr(encoder, "info", {}).get("prompt", "")
     name = next((each for each in ROLES[role] if each in prompts), None)
     return None if name is None or prompts[name] == own else name

@@ -11,7 +11,9 @@ import numpy as np
 class SentenceEncoder(Protocol):
     """A sentence encoder. Evaluation needs nothing else of a model.
 
-    Reports also show its `info`, `seq_length` and `lengths`, if it has them.
+    Reports also show its `info`, `seq_length` and `lengths`, if it has them. A model
+    with `prompts`, texts by name, takes `encode(sentences, prompt_name=)`, too, as
+    those of sentence-transformers do.
     """
 
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
