@@ -113,8 +113,8 @@ def _next_command(place) -> str:
     path = shlex.quote(FLAGS.model)
     # The components belong to this way of reading the model.
     given = [f"--pcr={shlex.quote(FLAGS.output)}"]
-    for name in ("pooling", "sentence_vector"):
-        if FLAGS[name].value:
+    for name in ("pooling", "sentence_vector", "prompt", "prompt_name"):
+        if FLAGS[name].value is not None:
             given.append(f"--{name}={shlex.quote(FLAGS[name].value)}")
     if place.prefix in ("untrained", "bow", "both"):
         # Such an encoder cannot be exported.
