@@ -510,10 +510,24 @@ def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
     (warning,) = warnings_of(caplog)
     assert "e5: no prompt precedes the texts: 'query: ' (query), 'pass" in warning
     # A run's text is its user's.
-    caplog.clear()
-    run_settings(tmp_path, folder, [])
+    for given in ([], ["model.pooling=source"]):
+        caplog.clear()
+        run_settings(tmp_path, folder, given)
+        (warning,) = warnings_of(caplog)
+        assert (
+            "e5: no prompt precedes the training text: 'query: ' (query), " in warning
+        )
+
+
+def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
+    folder = write_folder(tmp_path / "e5")
+    write_prompts(folder, None)
+    opening.open_weights(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
-    assert "e5: no prompt precedes the training text: 'query: ' (query), " in warning
+    assert "no prompt precedes the texts: 'Q: ' (query); name" in warning
+    caplog.clear()
+    opening.open_weights(str(folder), Reading(prompts={}))
+    assert warnings_of(caplog) == []
 
 
 @pytest.mark.parametrize("prompt", ["the cat", ""])

@@ -56,12 +56,6 @@ def adopt(
         "seq_length": source.seq_length or 0,
     }
     if not pooling:
-        if any(source.prompts.values()):
-            logger.warning(
-                "%s: no prompt precedes the training text: %s; write the one that you "
-                "need before each text",
-                *(source.path, _listed(source.prompts)),
-            )
         theirs = values.pop("pooling", None)
         if theirs not in (None, config.model.pooling):
             logger.info(
@@ -98,6 +92,16 @@ def adopt(
         if f"vocabulary.{name}" in given:
             found.pop(name, None)
     config.vocabulary.adopt_rules(found, source.path, given)
+
+
+def warn_of_prompts(source: foreign.Source) -> None:
+    """Tells the user of a run that its text gets no prompt of a source."""
+    if any(source.prompts.values()):
+        logger.warning(
+            "%s: no prompt precedes the training text: %s; write the one that you "
+            "need before each text",
+            *(source.path, _listed(source.prompts)),
+        )
 
 
 def vocabulary_path(
@@ -196,11 +200,12 @@ def load_weights(
     logger.info("weights: %s, %s", path, source.kind)
     if tokenizer.prompt:
         logger.info("prompt: %s precedes every text", shown(tokenizer.prompt))
-    elif any(source.prompts.values()) and not reading.sets_prompt:
+    stated = prompts.parse(model.config.prompts, "model.prompts")
+    if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
             "%s: no prompt precedes the texts: %s; name the one that you need by "
             "--prompt_name or prompt_name",
-            *(path, _listed(source.prompts)),
+            *(path, _listed(stated)),
         )
     if source.normalized:
         logger.info(

@@ -83,6 +83,7 @@ def adopt_for_run(
     if source is not None:
         kept = {*given, *(f"model.{name}" for name in _TRAINING)}
         pretrained.adopt(config, source, kept, pooling=takes_pooling)
+        pretrained.warn_of_prompts(source)
     else:
         _adopt_shape(config, given, takes_pooling)
     if config.trainer.stacking_steps:
