@@ -106,7 +106,7 @@ def _check_flags() -> None:
     if bool(FLAGS.text) == bool(FLAGS.input):
         given = "both are given" if FLAGS.text else "neither is given"
         raise UserError(f"{given}; allowed: one of --text and --input")
-    takes_language = signatures.of_text(FLAGS.signature).takes_language
+    takes_language = signatures.of_text(FLAGS.signature, "--signature").takes_language
     if takes_language and not FLAGS.language:
         raise UserError(f"--signature={FLAGS.signature} needs --language")
     if FLAGS.language and not takes_language:

@@ -157,6 +157,10 @@ def test_flags_that_contradict_each_other_are_one_line(tmp_path):
         ([text, file], "both are given; allowed: one of --text and --input"),
         ([text, "--signature=pcr"], "--signature=pcr needs --language"),
         (
+            [text, "--signature=tensors"],
+            "--signature is 'tensors'; allowed: normalized",
+        ),
+        (
             [text, "--language=de"],
             "--language is de; allowed: with --signature=pcr, which an export with "
             "--pcr has",

@@ -263,7 +263,7 @@ def test_a_reading_is_named_by_its_flags(source):
 
 
 def test_a_named_prompt_leaves_place_for_the_text(source):
-    said = "--seq_length is 5; allowed: 6 to .* 'a mat, '"
+    said = r"--seq_length is 5; allowed: 6 to .* 'a mat, ' \(--prompts leaves it out"
     with pytest.raises(UserError, match=said):
         opening.open_encoder(source, Reading(seq_length=5))
     opening.open_encoder(source, Reading(seq_length=5, prompts={}))

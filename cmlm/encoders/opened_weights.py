@@ -119,5 +119,7 @@ def resolve_seq_length(
         allowed = f"{least} to {describe_limit(opened, limit)}"
         if prompt:
             allowed += f", with the prompt {shown(prompt)}"
+            if prompt != opened.config.model.prompt:
+                allowed += " (--prompts leaves it out)"
         raise fields.refused("--seq_length", seq_length, allowed)
     return seq_length

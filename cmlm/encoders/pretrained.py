@@ -204,7 +204,7 @@ def load_weights(
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
             "%s: no prompt precedes the texts: %s; name the one that you need by "
-            "--prompt_name or prompt_name",
+            "--prompt_name or prompt_name (search and retrieval add theirs)",
             *(path, _listed(stated)),
         )
     if source.normalized:

@@ -68,15 +68,19 @@ TEXT_SIGNATURES = {name: row for name, row in SIGNATURES.items() if row.takes_te
 _NAME_OF_PROMPT = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
-def of_text(name: str) -> Signature:
+def of_text(name: str, argument: str = "signature") -> Signature:
     """The row of a signature that takes strings; another name is that of a prompt.
+
+    Args:
+        name: the name of the signature.
+        argument: the argument or flag that has it, for the message.
 
     Raises:
         UserError: the signature takes tensors.
     """
     if name in SIGNATURES and name not in TEXT_SIGNATURES:
         allowed = f"{', '.join(sorted(TEXT_SIGNATURES))}, or the name of a prompt"
-        raise UserError(f"signature is {name!r}; allowed: {allowed}")
+        raise UserError(f"{argument} is {name!r}; allowed: {allowed}")
     return TEXT_SIGNATURES.get(name, SIGNATURES[DEFAULT])
 
 
