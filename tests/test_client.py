@@ -158,7 +158,8 @@ def test_flags_that_contradict_each_other_are_one_line(tmp_path):
         ([text, "--signature=pcr"], "--signature=pcr needs --language"),
         (
             [text, "--signature=tensors"],
-            "--signature is 'tensors'; allowed: normalized",
+            "--signature is 'tensors'; allowed: normalized, pcr, serving_default, or "
+            "the name of a prompt",
         ),
         (
             [text, "--language=de"],
