@@ -116,6 +116,7 @@ def _next_command(place) -> str:
     for name in ("pooling", "sentence_vector", "prompt", "prompt_name"):
         if FLAGS[name].value is not None:
             given.append(f"--{name}={shlex.quote(FLAGS[name].value)}")
+    given += [f"--prompts={shlex.quote(prompt)}" for prompt in FLAGS.prompts or ()]
     if place.prefix in ("untrained", "bow", "both"):
         # Such an encoder cannot be exported.
         given += [f"--model={path}", "--data_dir=..."]

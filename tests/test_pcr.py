@@ -140,6 +140,11 @@ def test_the_command_after_it_is_one_that_takes_the_model(
             [f"--model={run}", "--prompt=a b"],
             f"{export} --prompt='a b' --model_dir={run} --export_dir=...",
         ),
+        (
+            [f"--model={run}", "--prompt_name=q", "--prompts=q=a b"],
+            f"{export} --prompt_name=q --prompts='q=a b' --model_dir={run} "
+            "--export_dir=...",
+        ),
         ([f"--model={checkpoint}"], f"{export} --from={checkpoint} --export_dir=..."),
     ]
     rest = [f"--output={output}", "--overwrite", f"--text=de={tmp_path / 'de.txt'}"]
