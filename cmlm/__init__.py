@@ -141,7 +141,7 @@ def score(
     scored = run.score(model, found, with_figures=bool(output))
     if output:
         name = getattr(model, "name", None) or type(model).__name__
-        entry = results.entry_of(model, scored, run.sentences(found))
+        entry = results.entry_of(model, scored, run.by_role(found))
         content = results.collect(settings, found, {str(name): entry}, {}, {})
         report.save(output, content, overwrite)
     return scored.scores

@@ -406,7 +406,7 @@ def _score_models(
             return encoder, None
         return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)
 
-    sentences = run.sentences(tasks)
+    sentences = run.by_role(tasks)
     if FLAGS.pcr and len(named) > 1:
         # A model that the file does not belong to would end the run after the others.
         for each in named.items():

@@ -17,7 +17,7 @@ from cmlm.common import arrays, identity, prompts
 from cmlm.encoders import locating, opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.evaluation import run
+from cmlm.evaluation import results, run
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.evaluation.tasks import retrieval
@@ -403,6 +403,17 @@ def test_retrieval_takes_prompts(collection, encoder, plain):
     roles += [("passage", text) for text in data.documents]
     assert sorted(other.asked) == sorted(roles)
     assert got.encoded == len(roles)
+
+
+def test_prompts_count_in_the_sentences_that_are_cut(collection, source):
+    task = retrieval.RetrievalFiles([str(collection)])
+    item = run.TaskData(task, task.read(DataDir(str(collection))), {})
+    texts = run.by_role([item])
+    # `[CLS] sat on a mat [SEP]` has 6 tokens, the prompts have 2 and 3.
+    encoder = opening.open_encoder(source, Reading(seq_length=7))
+    for model, cut in ((encoder, 2), (opening.open_encoder(source), 0)):
+        entry = results.entry_of(model, run.score(model, [item]), texts)
+        assert entry["truncated_sentences"] == cut
 
 
 def test_stored_vectors_depend_on_the_prompt(source, tmp_path):

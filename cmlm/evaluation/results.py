@@ -44,19 +44,25 @@ def settings(data_dir: str, repeats: int, kind: str) -> dict[str, Any]:
 
 
 def entry_of(
-    encoder: SentenceEncoder, scored: ModelScores, sentences: Sequence[str]
+    encoder: SentenceEncoder,
+    scored: ModelScores,
+    sentences: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
     """The entry on a model, without averages.
 
     Args:
         encoder: the model; `info`, `seq_length` and `lengths` may be missing.
         scored: its scores.
-        sentences: the sentences of the tasks.
+        sentences: the sentences of the tasks by their role, see `run.by_role`.
     """
     seq_length = getattr(encoder, "seq_length", None)
     cut = None
     if seq_length is not None and hasattr(encoder, "lengths"):
-        cut = int((encoder.lengths(sentences) > seq_length).sum())
+        cut = 0
+        for role, texts in sentences.items():
+            has_role = role and hasattr(encoder, "for_role")
+            view = encoder.for_role(role) if has_role else encoder
+            cut += int((view.lengths(texts) > seq_length).sum())
     return {
         **getattr(encoder, "info", {}),
         "seq_length": seq_length,

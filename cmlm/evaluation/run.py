@@ -148,6 +148,15 @@ def sentences(tasks: Sequence[TaskData]) -> list[str]:
     )
 
 
+def by_role(tasks: Sequence[TaskData]) -> dict[str, list[str]]:
+    """The distinct sentences of the tasks in each role, see `base.Vectors`."""
+    texts: dict[str, dict[str, None]] = {}
+    for item in tasks:
+        for role, found in item.task.by_role(item.data).items():
+            texts.setdefault(role, {}).update(dict.fromkeys(found))
+    return {role: list(found) for role, found in texts.items()}
+
+
 def write_sentences(path: str, tasks: Sequence[TaskData]) -> int:
     """Writes the distinct sentences of tasks, one a line; returns their number.
 
@@ -288,11 +297,7 @@ def _encode(
     if kept:
         kept.write("encoding", None, encoding)
     start = time.monotonic()
-    texts: dict[str, dict[str, None]] = {}
-    for item in tasks:
-        for role, found in item.task.by_role(item.data).items():
-            texts.setdefault(role, {}).update(dict.fromkeys(found))
-    for role, found in texts.items():
+    for role, found in by_role(tasks).items():
         vectors.add(found, role)
     encoding["seconds"] += time.monotonic() - start
     if kept:
