@@ -233,9 +233,9 @@ class Server:
             "MODEL_NAME": html.escape(self._name),
             "SIGNATURE_OF_DEFAULT": signatures.DEFAULT,
         }
-        for role, names in prompts.ROLES.items():
-            served = (name for name in names if name in self._model.signatures)
-            places[f"SIGNATURE_OF_{role.upper()}"] = next(served, signatures.DEFAULT)
+        for role in prompts.ROLES:
+            served = prompts.name_for(role, self._model.signatures)
+            places[f"SIGNATURE_OF_{role.upper()}"] = served or signatures.DEFAULT
         for place, name in places.items():
             text = text.replace(place, name)
         return Response(

@@ -15,7 +15,6 @@ import numpy as np
 import safetensors.numpy
 
 from cmlm.common import json_files
-from cmlm.common import prompts as prompts_lib
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling, weights
@@ -110,7 +109,7 @@ def write(
 
 def _write_prompts(directory: str, model: EncoderConfig) -> None:
     """Writes the prompts, if there are any, and the name of the default one."""
-    prompts = prompts_lib.parse(model.prompts, "model.prompts")
+    prompts = model.named_prompts
     default = None
     if model.prompt:
         names = (name for name, text in prompts.items() if text == model.prompt)

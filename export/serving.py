@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, prompts
+from cmlm.common import arrays
 from cmlm.common.components import remove
 from cmlm.encoders import batching
 from cmlm.encoders.components_file import PrincipalComponents
@@ -75,7 +75,7 @@ def build(
     """
     compute = graph.token_vectors.get_concrete_function()
     text_vectors = _of_text(graph, compute)
-    named = prompts.parse(config.prompts, "model.prompts")
+    named = config.named_prompts
     tensor_vectors = _of_tensors(graph, compute, config)
     specs = {spec.name: spec for spec in (graph.TEXT, *graph.TOKENS, *_LANGUAGE)}
 

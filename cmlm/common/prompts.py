@@ -7,7 +7,7 @@ sentence-transformers' `encode_query` and `encode_document`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from cmlm.common import checksums, fields
@@ -95,6 +95,11 @@ def fingerprint(plain: str, prompt: str) -> str:
     return checksums.of_values([plain, prompt]) if prompt else plain
 
 
+def name_for(role: str, known: Container[str]) -> str | None:
+    """The first name of a role, a key of `ROLES`, among known names; None without."""
+    return next((name for name in ROLES[role] if name in known), None)
+
+
 def of_role(encoder: Any, role: str) -> str | None:
     """The name of an encoder's prompt for a role, a key of `ROLES`.
 
@@ -106,5 +111,5 @@ def of_role(encoder: Any, role: str) -> str | None:
         # Of a class outside this project, which may mean anything by the name.
         return None
     own = getattr(encoder, "info", {}).get("prompt", "")
-    name = next((each for each in ROLES[role] if each in prompts), None)
+    name = name_for(role, prompts)
     return None if name is None or prompts[name] == own else name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cmlm.common import fields, prompts
+from cmlm.common import fields
 from cmlm.config import experiment
 from cmlm.errors import shown
 from cmlm.modeling.encoder import EncoderNetwork
@@ -50,7 +50,7 @@ class OpenedWeights:
     @property
     def prompts(self) -> dict[str, str]:
         """Texts that may precede a text, by name."""
-        return prompts.parse(self.config.model.prompts, "model.prompts")
+        return self.config.model.named_prompts
 
     @property
     def step(self) -> int:

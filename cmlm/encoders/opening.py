@@ -210,7 +210,7 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     info = {
         "dim": config.hidden_size,
         "prompt": config.prompt,
-        "prompts": prompts.parse(config.prompts, "model.prompts"),
+        "prompts": config.named_prompts,
     }
     return _of_graph(graph, info, "the model")
 

@@ -200,7 +200,7 @@ def load_weights(
     logger.info("weights: %s, %s", path, source.kind)
     if tokenizer.prompt:
         logger.info("prompt: %s precedes every text", shown(tokenizer.prompt))
-    stated = prompts.parse(model.config.prompts, "model.prompts")
+    stated = model.config.named_prompts
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
             "%s: no prompt precedes the texts: %s; name the one that you need by "

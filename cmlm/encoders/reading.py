@@ -113,7 +113,7 @@ class Reading:
         if self.prompt is not None:
             model.config.prompt = self.prompt
         if self.prompt_name is not None:
-            known = prompts_lib.parse(model.config.prompts, "model.prompts")
+            known = model.config.named_prompts
             prompts_lib.check_name(self.prompt_name, known, path, "--prompt_name")
             model.config.prompt = known[self.prompt_name]
         model.read_by(mode, self.sentence_vector or model.config.sentence_vector)

@@ -173,8 +173,11 @@ class Store:
 
     def prompt(self, role: str) -> str:
         """NAME=TEXT of the model's prompt for a role; "" for the default prompt."""
-        name = prompts.of_role(self._encoder, role) if role else None
+        name = self._prompt_name(role)
         return "" if name is None else f"{name}={self._encoder.prompts[name]}"
+
+    def _prompt_name(self, role: str) -> str | None:
+        return prompts.of_role(self._encoder, role) if role else None
 
     def take(self, rows: np.ndarray, language: str) -> np.ndarray:
         """The vectors of rows of the store in any order, float32 [len(rows), dim]."""
@@ -193,12 +196,12 @@ class Store:
 
     def _keys(self, role: str) -> Callable[[str], bytes]:
         """The function from sentences in a role to their keys."""
-        prompt = hashlib.sha256(self.prompt(role).encode("utf-8", "surrogatepass"))
-        salt = prompt.digest() if self.prompt(role) else b""
+        prompt = self.prompt(role).encode("utf-8", "surrogatepass")
+        salt = hashlib.sha256(prompt).digest() if prompt else b""
         return functools.partial(_key, salt=salt)
 
     def _append(self, keys: list[bytes], texts: list[str], role: str) -> None:
-        name = prompts.of_role(self._encoder, role) if role else None
+        name = self._prompt_name(role)
         named = {} if name is None else {"prompt_name": name}
         encoded = self._encoder.encode(texts, **named)
         vectors = arrays.checked(encoded, texts, name_of(self._encoder), self.dim)

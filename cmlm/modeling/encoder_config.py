@@ -117,6 +117,11 @@ class EncoderConfig(hyperparams.Config):
         return self.embedding_size or self.hidden_size
 
     @property
+    def named_prompts(self) -> dict[str, str]:
+        """The texts of `prompts` by name."""
+        return prompts_lib.parse(self.prompts, "model.prompts")
+
+    @property
     def token_positions(self) -> int:
         """The longest sequence of tokens: the positions but those of conditions."""
         return self.max_position_embeddings - self.num_views
