@@ -177,6 +177,8 @@ def configure():
     if strategy:
         config.runtime.distribution_strategy = strategy
     config.validate()
+    if config.init_checkpoint and begun is None:
+        warm_start.warn_of_prompts(config)
     return config
 
 

@@ -512,11 +512,16 @@ def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
     # A run's text is its user's.
     for given in ([], ["model.pooling=source"]):
         caplog.clear()
-        run_settings(tmp_path, folder, given)
+        config = run_settings(tmp_path, folder, given)
+        warm_start.warn_of_prompts(config)
         (warning,) = warnings_of(caplog)
         assert (
             "e5: no prompt precedes the training text: 'query: ' (query), " in warning
         )
+    caplog.clear()
+    config.task.pairs.weight, config.task.pairs.prompts = 1.0, ("query",)
+    warm_start.warn_of_prompts(config)
+    assert warnings_of(caplog) == []
 
 
 def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):

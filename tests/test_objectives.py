@@ -8,6 +8,7 @@ import toys
 
 from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import TaskConfig
 from cmlm.objectives.base import Data
 from cmlm.training.trainer import Trainer
@@ -104,17 +105,72 @@ def test_sentences_without_neighbours_will_do_where_none_is_read(name):
     config = getattr(TaskConfig(), name)
     for data in (Data(text), Data(Corpus({}, {"": 9}, {"": 8}), text)):
         if name in ("mlm", "misad"):
-            config.check_data(data)
+            config.check_data(data, EncoderConfig())
         else:
             message = "text a.txt and 1 more has no two sentences in a row"
             with pytest.raises(UserError, match=message):
-                config.check_data(data)
+                config.check_data(data, EncoderConfig())
 
 
 @pytest.mark.parametrize("name", ["bitext", "mirror"])
 def test_one_text_has_none_to_be_told_from(name):
     config = getattr(TaskConfig(), name)
-    config.check_data(Data(Corpus({}, {"en": 1, "de": 1}, {"en": 0})))
+    config.check_data(Data(Corpus({}, {"en": 1, "de": 1}, {"en": 0})), EncoderConfig())
     config.train_data.input_path = "a.txt"
     with pytest.raises(UserError, match="a.txt has one example; allowed: at least two"):
-        config.check_data(Data(Corpus({}, {"": 1})))
+        config.check_data(Data(Corpus({}, {"": 1})), EncoderConfig())
+
+
+# ------------------------------------------------------------ prompts of pairs
+
+PROMPTS = ("query=query: ", "passage=passage: ")
+
+
+@pytest.mark.parametrize(
+    "prompts, texts",
+    [
+        ((), ("", "")),
+        (("query",), ("query: ", "query: ")),
+        (("query", "passage"), ("query: ", "passage: ")),
+    ],
+)
+@pytest.mark.parametrize("name", ["bitext", "pairs", "scored"])
+def test_prompts_of_pairs_by_name(name, prompts, texts):
+    config = getattr(TaskConfig(), name)
+    config.prompts = prompts
+    model = EncoderConfig(prompts=PROMPTS)
+    config.check_model("task.pairs.", model)
+    assert config.prompt_texts(model) == texts
+
+
+@pytest.mark.parametrize(
+    "prompts, stated, said",
+    [
+        (("query", "document"), PROMPTS, "one or two of query, passage, the names of"),
+        (("query", "passage", "query"), PROMPTS, "allowed: one or two of query"),
+        (("query",), (), "task.pairs.prompts is .*; allowed: none, because model.pro"),
+    ],
+)
+def test_wrong_prompts_of_pairs(prompts, stated, said):
+    config = TaskConfig().pairs
+    config.prompts = prompts
+    with pytest.raises(UserError, match=said):
+        config.check_model("task.pairs.", EncoderConfig(prompts=stated))
+
+
+@pytest.mark.parametrize("name", ["pairs", "scored"])
+def test_prompts_are_not_added_twice(name, tmp_path):
+    texts = [f"a\tpassage: b{i}\t{i}" for i in range(3)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(texts))
+    data = Data(Corpus({"": [f"{tmp_path}/pairs.tsv"]}, {"": 3}))
+    config, model = getattr(TaskConfig(), name), EncoderConfig(prompts=PROMPTS)
+    config.lowest, config.highest = 0.0, 9.0
+    for prompts in ((), ("query",)):
+        config.prompts = prompts
+        config.check_data(data, model)
+    config.prompts = ("query", "passage")
+    with pytest.raises(UserError, match="column 2 of .*pairs.tsv begins with 'passag"):
+        config.check_data(data, model)
+    # One text that begins so by chance is a text.
+    (tmp_path / "pairs.tsv").write_text("\n".join([*texts, "a\tb\t1"]))
+    config.check_data(data, model)

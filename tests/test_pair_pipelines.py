@@ -104,6 +104,37 @@ def test_tlm_packs_a_text_and_its_translation_in_either_order(bitext, tokenizer)
     assert 0.3 * N < english_first < 0.7 * N
 
 
+@pytest.mark.parametrize("make", ["bitext_pairs", "scored_pairs"])
+def test_prompts_precede_the_two_texts(tmp_path, tokenizer, make):
+    """Against a file with the prompts before its texts; hashes are without them."""
+    last = "{}d{}" if make == "bitext_pairs" else "{}0.{}"
+    plain, written = tmp_path / "plain.tsv", tmp_path / "written.tsv"
+    prompts = {plain: ("", ""), written: ("x y ", "y ")}
+    for path, (first, second) in prompts.items():
+        of_last = second if make == "bitext_pairs" else ""
+        path.write_text(
+            "".join(
+                f"{first}e{i}\t{second}d{i}\t{last.format(of_last, (i + 1) % N)}\n"
+                for i in range(N)
+            )
+        )
+    pipeline = getattr(pair_pipelines, make)
+    found, wanted, bare = (
+        list(pipeline(feed([str(path)], tokenizer), *given).as_numpy_iterator())
+        for path, given in (
+            (plain, [prompts[written]]),
+            (written, []),
+            (plain, []),
+        )
+    )
+    assert len(found) == len(wanted) == N // 8
+    for own, other, without in zip(found, wanted, bare, strict=True):
+        assert own.keys() == other.keys()
+        for name in own:
+            expected = without if name.endswith("_hash") else other
+            np.testing.assert_array_equal(own[name], expected[name], name)
+
+
 def test_sorted_bitext_is_shuffled_as_a_whole(tmp_path, tokenizer):
     n_pairs = 200_000
     lines = (f"e{i * N // n_pairs}\ty" for i in range(n_pairs))

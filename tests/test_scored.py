@@ -11,6 +11,7 @@ from texts import word_piece
 from cmlm.data import scored as data_scored
 from cmlm.data.bitext import PairDataConfig
 from cmlm.errors import UserError
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import Data
 from cmlm.objectives.scored import ScoredConfig, ScoredObjective
 
@@ -31,7 +32,7 @@ def scored(tmp_path):
 
 def load(config) -> Data:
     data = config.load_data("", False)
-    config.check_data(data)
+    config.check_data(data, EncoderConfig())
     return data
 
 

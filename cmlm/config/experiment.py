@@ -206,19 +206,5 @@ class ExperimentConfig(hyperparams.Config):
                 best,
                 f"empty, or a metric of {', '.join(enabled)}",
             )
-        limit = self.model.token_positions
         for name, objective in enabled.items():
-            if self.model.type_vocab_size < objective.segments:
-                raise fields.refused(
-                    "model.type_vocab_size",
-                    self.model.type_vocab_size,
-                    f"at least {objective.segments} for task.{name}",
-                )
-            seq_length = objective.train_data.seq_length
-            if seq_length > limit:
-                raise fields.refused(
-                    f"task.{name}.train_data.seq_length",
-                    seq_length,
-                    f"at most {limit}, model.max_position_embeddings minus "
-                    "model.num_views",
-                )
+            objective.check_model(f"task.{name}.", self.model)

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import tensorflow as tf
@@ -160,13 +160,16 @@ def count_columns(files: list[str]) -> int:
     A good line has at least two columns, and all of them have text. The result is 0 if
     the first 1,000 lines of each file contain no good line.
     """
-    for path in files:
-        with files_lib.open_text(path, for_tensorflow=True) as lines:
-            for line in itertools.islice(lines, 1000):
-                cells = [cell.strip(BLANK) for cell in line.rstrip("\r\n").split("\t")]
-                if len(cells) >= 2 and all(cells):
-                    return len(cells)
-    return 0
+    return next((len(row) for path in files for row in first_rows(path)), 0)
+
+
+def first_rows(path: str) -> Iterator[list[str]]:
+    """Yields the cells of the good lines among the first 1,000 of a file."""
+    with files_lib.open_text(path, for_tensorflow=True) as lines:
+        for line in itertools.islice(lines, 1000):
+            cells = [cell.strip(BLANK) for cell in line.rstrip("\r\n").split("\t")]
+            if len(cells) >= 2 and all(cells):
+                yield cells
 
 
 def inspect(

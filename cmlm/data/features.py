@@ -49,29 +49,49 @@ def masked_pair(first, second, feed, masking_config, seed) -> dict[str, tf.Tenso
     }
 
 
-def tokens(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """Returns ids and mask of one side of an example, from string [n]."""
-    ids = encode(text, feed)
+def tokens(
+    name: str, text: tf.Tensor, feed: Feed, prompt: str = ""
+) -> dict[str, tf.Tensor]:
+    """Returns ids and mask of one side of an example.
+
+    Args:
+        name: the side's name, such as `source`.
+        text: string [n].
+        feed: the receiver of the batch.
+        prompt: a text that precedes every text.
+    """
+    ids = encode(tf.strings.join([prompt, text]) if prompt else text, feed)
     return {f"{name}_word_ids": ids, f"{name}_mask": real_tokens(ids, feed)}
 
 
-def side(name: str, text: tf.Tensor, feed: Feed) -> dict[str, tf.Tensor]:
-    """Returns the features of one side of contrastive pairs, from string [n]."""
-    return {**tokens(name, text, feed), f"{name}_hash": streams.hash_of(text)}
+def side(
+    name: str, text: tf.Tensor, feed: Feed, prompt: str = ""
+) -> dict[str, tf.Tensor]:
+    """Returns the features of one side of contrastive pairs; arguments as `tokens`.
+
+    The hash is that of the text without the prompt: a text that occurs on both sides
+    stays the same text.
+    """
+    found = tokens(name, text, feed, prompt)
+    return {**found, f"{name}_hash": streams.hash_of(text)}
 
 
 def several(
-    of: Callable[..., dict[str, tf.Tensor]], name: str, texts: tf.Tensor, feed: Feed
+    of: Callable[..., dict[str, tf.Tensor]],
+    name: str,
+    texts: tf.Tensor,
+    feed: Feed,
+    prompt: str = "",
 ) -> dict[str, tf.Tensor]:
     """Returns features with one more axis, from string [n, texts].
 
     Args:
         of: `tokens` or `side`.
-        name, feed: see there.
+        name, feed, prompt: see there.
         texts: the texts of each example.
     """
     found = {}
-    for key, value in of(name, tf.reshape(texts, [-1]), feed).items():
+    for key, value in of(name, tf.reshape(texts, [-1]), feed, prompt).items():
         shape = tf.concat([tf.shape(texts), tf.shape(value)[1:]], axis=0)
         found[key] = tf.ensure_shape(
             tf.reshape(value, shape), [*texts.shape, *value.shape[1:]]

@@ -37,8 +37,12 @@ def neighbours(feed: Feed) -> tf.data.Dataset:
     return batches(streams.sentence_pairs, to_features, feed, random=True)
 
 
-def bitext_pairs(feed: Feed) -> tf.data.Dataset:
+def bitext_pairs(feed: Feed, prompts: tuple[str, str] = ("", "")) -> tf.data.Dataset:
     """Returns random batches of bitext pairs, with the hard negatives of the files.
+
+    Args:
+        feed: the source and the receiver of the batches.
+        prompts: texts that precede every source, and every target and hard negative.
 
     Returns:
         The features of `neighbours`; if any file has hard negatives, also
@@ -48,16 +52,17 @@ def bitext_pairs(feed: Feed) -> tf.data.Dataset:
         `negative_exists` is 0 where an example has fewer.
     """
     columns = max(map(bitext.count_columns, feed.corpus.files.values()))
+    of_source, of_target = prompts
 
     def to_features(_, source, target, *negatives):
         found = {
-            **features.side("source", source, feed),
-            **features.side("target", target, feed),
+            **features.side("source", source, feed, of_source),
+            **features.side("target", target, feed, of_target),
         }
         if negatives:
             texts = tf.stack(negatives, axis=1)
             exists = tf.cast(tf.strings.length(texts) > 0, tf.int32)
-            found |= features.several(features.side, "negative", texts, feed)
+            found |= features.several(features.side, "negative", texts, feed, of_target)
             found["negative_exists"] = exists
         return found
 
@@ -65,18 +70,24 @@ def bitext_pairs(feed: Feed) -> tf.data.Dataset:
     return batches(source, to_features, feed, random=True)
 
 
-def scored_pairs(feed: Feed) -> tf.data.Dataset:
+def scored_pairs(feed: Feed, prompts: tuple[str, str] = ("", "")) -> tf.data.Dataset:
     """Returns random batches of scored pairs.
+
+    Args:
+        feed: the source and the receiver of the batches.
+        prompts: texts that precede every source and every target.
 
     Returns:
         Dataset of dicts: `source_word_ids`, `source_mask`, `target_word_ids`,
         `target_mask` int32 [batch, length] and `score` float32 [batch].
     """
 
+    of_source, of_target = prompts
+
     def to_features(_, source, target, score):
         return {
-            **features.tokens("source", source, feed),
-            **features.tokens("target", target, feed),
+            **features.tokens("source", source, feed, of_source),
+            **features.tokens("target", target, feed, of_target),
             "score": tf.strings.to_number(score),
         }
 

@@ -94,13 +94,18 @@ def adopt(
     config.vocabulary.adopt_rules(found, source.path, given)
 
 
-def warn_of_prompts(source: foreign.Source) -> None:
-    """Tells the user of a run that its text gets no prompt of a source."""
-    if any(source.prompts.values()):
+def warn_of_prompts(path: str, stated: Mapping[str, str]) -> None:
+    """Tells the user of a run that its text gets no prompt of the encoder.
+
+    Args:
+        path: the weights that the run starts from.
+        stated: the prompts of the encoder by name.
+    """
+    if any(stated.values()):
         logger.warning(
-            "%s: no prompt precedes the training text: %s; write the one that you "
-            "need before each text",
-            *(source.path, _listed(source.prompts)),
+            "%s: no prompt precedes the training text: %s; name those of pairs, as in "
+            "task.pairs.prompts=[query,passage], and write others before each text",
+            *(path, _listed(stated)),
         )
 
 

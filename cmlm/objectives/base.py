@@ -17,6 +17,7 @@ from cmlm.data.corpus import Corpus
 from cmlm.data.settings import DataConfig, TextDataConfig
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.modeling.encoder import EncoderNetwork
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization.base import Tokenizer
 
@@ -93,8 +94,34 @@ class ObjectiveConfig(hyperparams.Config):
         other = self.train_data.replace(input_path=self.validation_data)
         return Data(train, other.load(work_dir, reads_documents))
 
-    def check_data(self, data: Data) -> None:
-        """Raises UserError if this objective needs more or other data."""
+    def check_model(self, prefix: str, model: EncoderConfig) -> None:
+        """Raises UserError if the encoder does not fit this objective.
+
+        Args:
+            prefix: prefix of the field names in the message.
+            model: the shape of the encoder.
+        """
+        if model.type_vocab_size < self.segments:
+            raise fields.refused(
+                "model.type_vocab_size",
+                model.type_vocab_size,
+                f"at least {self.segments} for {prefix.rstrip('.')}",
+            )
+        seq_length, limit = self.train_data.seq_length, model.token_positions
+        if seq_length > limit:
+            raise fields.refused(
+                f"{prefix}train_data.seq_length",
+                seq_length,
+                f"at most {limit}, model.max_position_embeddings minus model.num_views",
+            )
+
+    def check_data(self, data: Data, model: EncoderConfig) -> None:
+        """Raises UserError if this objective needs more or other data.
+
+        Args:
+            data: the data that `load_data` found.
+            model: the shape of the encoder, and its prompts.
+        """
 
     def initial_weights_setting(self) -> str:
         """The setting by which an objective sets initial weights, or ""."""

@@ -6,10 +6,11 @@ import dataclasses
 
 from cmlm.data import bitext, pair_pipelines
 from cmlm.objectives.contrastive import ContrastiveConfig, ContrastiveObjective
+from cmlm.objectives.prompted import PromptedConfig
 
 
 @dataclasses.dataclass
-class BitextConfig(ContrastiveConfig):
+class BitextConfig(PromptedConfig, ContrastiveConfig):
     """A text ranks its translation above the other texts of the batch."""
 
     train_data: bitext.BitextDataConfig = dataclasses.field(
@@ -27,4 +28,5 @@ class BitextObjective(ContrastiveObjective):
     config_class = BitextConfig
 
     def make_dataset(self, feed):
-        return pair_pipelines.bitext_pairs(feed)
+        prompts = self.config.prompt_texts(self.model.config)
+        return pair_pipelines.bitext_pairs(feed, prompts)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from cmlm.common import distributed, fields
 from cmlm.errors import UserError
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import Data, EmbeddingObjective, Metric, ObjectiveConfig
 
@@ -39,8 +40,8 @@ class ContrastiveConfig(ObjectiveConfig):
                 f"{prefix}margin", self.margin, "at least 0, and for cosines below 2"
             )
 
-    def check_data(self, data: Data) -> None:
-        super().check_data(data)
+    def check_data(self, data: Data, model: EncoderConfig) -> None:
+        super().check_data(data, model)
         if sum(data.train.sizes.values()) < 2:
             raise UserError(
                 f"{self.train_data.input_path} has one example; allowed: at least two, "

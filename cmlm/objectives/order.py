@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from cmlm.data import masked_pipelines
 from cmlm.modeling import masked_tokens
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.masked_text import MaskedTextConfig
@@ -24,8 +25,8 @@ class OrderConfig(MaskedTextConfig):
     segments = 2
     reads_documents = True
 
-    def check_data(self, data: Data) -> None:
-        super().check_data(data)
+    def check_data(self, data: Data, model: EncoderConfig) -> None:
+        super().check_data(data, model)
         require_neighbours(data)
 
 

@@ -8,10 +8,11 @@ from cmlm.common import fields
 from cmlm.data import bitext
 from cmlm.objectives.bitext import BitextObjective
 from cmlm.objectives.contrastive import ContrastiveConfig
+from cmlm.objectives.prompted import PromptedConfig
 
 
 @dataclasses.dataclass
-class PairsConfig(ContrastiveConfig):
+class PairsConfig(PromptedConfig, ContrastiveConfig):
     """A query ranks its passage above the other passages of the batch.
 
     Further columns of a line are passages that do not answer the query.

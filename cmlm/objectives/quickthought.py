@@ -7,6 +7,7 @@ import functools
 
 from cmlm.common import fields
 from cmlm.data import pair_pipelines
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.objectives.base import Data, require_neighbours
 from cmlm.objectives.contrastive import (
@@ -35,8 +36,8 @@ class QuickThoughtConfig(ContrastiveConfig):
 
     reads_documents = True
 
-    def check_data(self, data: Data) -> None:
-        super().check_data(data)
+    def check_data(self, data: Data, model: EncoderConfig) -> None:
+        super().check_data(data, model)
         require_neighbours(data)
 
 

@@ -9,14 +9,16 @@ import tensorflow as tf
 from cmlm.common import distributed, fields
 from cmlm.data import pair_pipelines, scored
 from cmlm.errors import UserError
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
-from cmlm.objectives.base import Data, EmbeddingObjective, ObjectiveConfig
+from cmlm.objectives.base import Data, EmbeddingObjective
+from cmlm.objectives.prompted import PromptedConfig
 
 LOSSES = ("cosent", "cosine")
 
 
 @dataclasses.dataclass
-class ScoredConfig(ObjectiveConfig):
+class ScoredConfig(PromptedConfig):
     """The cosine of two sentences follows their score.
 
     Attributes:
@@ -42,8 +44,8 @@ class ScoredConfig(ObjectiveConfig):
                 f"{prefix}highest", self.highest, f"above {prefix}lowest, {self.lowest}"
             )
 
-    def check_data(self, data: Data) -> None:
-        super().check_data(data)
+    def check_data(self, data: Data, model: EncoderConfig) -> None:
+        super().check_data(data, model)
         for corpus in data.corpora:
             files = [path for paths in corpus.files.values() for path in paths]
             found = scored.summarize(files)
@@ -75,7 +77,8 @@ class ScoredObjective(EmbeddingObjective):
     train_metrics = ("loss", "order", "cosine")
 
     def make_dataset(self, feed):
-        return pair_pipelines.scored_pairs(feed)
+        prompts = self.config.prompt_texts(self.model.config)
+        return pair_pipelines.scored_pairs(feed, prompts)
 
     def can_validate(self, examples):
         # `order` and CoSENT compare pairs of different scores.

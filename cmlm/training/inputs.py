@@ -48,7 +48,7 @@ def prepare_data(
         key = _origin(objective)
         if key not in found:
             found[key] = objective.load_data(work_dir, key in in_documents)
-        objective.check_data(found[key])
+        objective.check_data(found[key], config.model)
         by_objective[name] = found[key]
     return by_objective
 

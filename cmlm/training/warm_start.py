@@ -83,11 +83,17 @@ def adopt_for_run(
     if source is not None:
         kept = {*given, *(f"model.{name}" for name in _TRAINING)}
         pretrained.adopt(config, source, kept, pooling=takes_pooling)
-        pretrained.warn_of_prompts(source)
     else:
         _adopt_shape(config, given, takes_pooling)
     if config.trainer.stacking_steps:
         config.model.num_layers = layers
+
+
+def warn_of_prompts(config: experiment.ExperimentConfig) -> None:
+    """Tells the user of a new run that its text gets no prompt of the encoder."""
+    enabled = config.task.enabled().values()
+    if not any(getattr(objective, "prompts", ()) for objective in enabled):
+        pretrained.warn_of_prompts(config.init_checkpoint, config.model.named_prompts)
 
 
 def _layers_of_first_stage(
