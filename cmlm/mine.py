@@ -32,6 +32,7 @@ with LaBSE's rule searches for the neighbours of one side only; the second run t
 searches for those of the other side.
 """
 
+import dataclasses
 import functools
 import pathlib
 import shlex
@@ -140,6 +141,18 @@ flags.DEFINE_float(
 )
 reading_flags.define()
 reading_flags.define_precision()
+flags.DEFINE_string(
+    "source_prompt_name",
+    None,
+    "The name of the prompt of --source, or of the first column of --bitext, such as "
+    "query. Default: the prompt of all texts.",
+)
+flags.DEFINE_string(
+    "target_prompt_name",
+    None,
+    "The name of the prompt of --target and --pool, or of the second column of "
+    "--bitext, such as passage. Default: the prompt of all texts.",
+)
 beam_flags.define_for_tasks()
 
 FLAGS = flags.FLAGS
@@ -283,7 +296,8 @@ def _inputs(work_dir: str) -> dict:
     if not all(isinstance(value, str) for value in found.values()):
         cli.require(model="a model that cmlm.encode accepts")
     if not FLAGS.model:
-        cli.refuse_given(reading_flags.NAMES, "with --model")
+        own = ("source_prompt_name", "target_prompt_name")
+        cli.refuse_given((*reading_flags.NAMES, *own), "with --model")
     return found
 
 
@@ -293,12 +307,15 @@ def _job(work_dir: str):
         from cmlm.encoders import opening
         from cmlm.mining import jobs, neighbours
 
-    reopen = encoder = None
+    encoder = reopen = None
+    target = (None, None)
     if FLAGS.model:
         reading = reading_flags.reading()
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
-        reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
-        encoder = reopen()
+        opened = opening.open_encoder(FLAGS.model, reading)
+        encoder, reopen = _reader(opened, reading, "source_prompt_name")
+        if FLAGS.source_prompt_name or FLAGS.target_prompt_name:
+            target = _reader(opened, reading, "target_prompt_name")
     search = neighbours.SearchSettings(
         FLAGS.index,
         FLAGS.cells,
@@ -306,8 +323,31 @@ def _job(work_dir: str):
         int((FLAGS.max_memory_gb - _PROGRAM_GB) * 2**30),
     )
     return jobs.Job(
-        encoder, FLAGS.output, work_dir, search, beam_flags.workers(), reopen
+        encoder,
+        FLAGS.output,
+        work_dir,
+        search,
+        beam_flags.workers(),
+        reopen,
+        *target,
     )
+
+
+def _reader(encoder, reading, flag: str):
+    """Returns the encoder with the prompt that a flag names, and what opens it again.
+
+    Raises:
+        UserError: the encoder lacks the prompt.
+    """
+    from cmlm.common import prompts
+    from cmlm.encoders import opening
+
+    name = FLAGS[flag].value
+    if name:
+        prompts.check_name(name, encoder.prompts, FLAGS.model, f"--{flag}")
+        encoder = encoder.prompted(name)
+        reading = dataclasses.replace(reading, prompt=None, prompt_name=name)
+    return encoder, functools.partial(opening.open_encoder, FLAGS.model, reading)
 
 
 def _mine_pairs(job, inputs: dict) -> list[str]:

@@ -360,6 +360,117 @@ def test_encode_selects_prompts(exported, plain, tmp_path):
     assert f"  {best:.3f}  " in done.stdout
 
 
+# ------------------------------------------------------------------- mining
+
+
+@pytest.fixture(scope="module")
+def mined(tmp_path_factory):
+    """Bitext, and its two sides."""
+    folder = tmp_path_factory.mktemp("mined")
+    words = "cat sat on a mat dog ran far away".split()
+    draw = np.random.default_rng(4)
+    sides = [
+        [f"{i} {' '.join(draw.choice(words, 5))}" for i in range(40)] for _ in range(2)
+    ]
+    for name, side in zip(("source", "target"), sides, strict=True):
+        (folder / f"{name}.txt").write_text("\n".join(side))
+    lines = [f"{a}\t{b}\n" for a, b in zip(*sides, strict=True)]
+    (folder / "bitext.tsv").write_text("".join(lines))
+    return folder, *sides
+
+
+def mine(model, job, output, *more):
+    done = commands.run(
+        *("cmlm.mine", f"--model={model}", *job, f"--output={output}", *more)
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in output.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "form, job",
+    [
+        ("run", "pairs"),
+        ("run", "scores"),
+        ("run", "negatives"),
+        ("export", "negatives"),
+    ],
+)
+def test_mining_gives_each_side_its_prompt(
+    form, job, source, exported, plain, mined, tmp_path
+):
+    """Against cosines of texts with their prompts, by brute force."""
+    folder, sources, targets = mined
+    cosines = (
+        plain.encode(prompted("query", sources), normalize=True)
+        @ plain.encode(prompted("passage", targets), normalize=True).T
+    )
+    flags = {
+        "pairs": [
+            *(f"--source={folder}/source.txt", f"--target={folder}/target.txt"),
+            *("--margin=absolute", "--retrieval=forward", "--threshold=-1"),
+            "--repeat_sentences",
+        ],
+        "scores": [f"--bitext={folder}/bitext.tsv", "--score", "--threshold=-1"],
+        "negatives": [f"--bitext={folder}/bitext.tsv", "--hard_negatives=1"],
+    }
+    prompts = ["--source_prompt_name=query", "--target_prompt_name=passage"]
+    model = source if form == "run" else exported
+    rows = mine(model, flags[job], tmp_path / "mined.tsv", *prompts)
+    assert len(rows) == len(sources)
+    if job == "negatives":
+        np.fill_diagonal(cosines, -1)
+    if job == "scores":
+        scores = np.loadtxt(tmp_path / "mined.scores")
+        np.testing.assert_allclose(scores, np.diag(cosines), atol=2e-6)
+    else:
+        nearest = [targets[column] for column in cosines.argmax(axis=1)]
+        assert {row[0]: row[-1] for row in rows} == dict(
+            zip(sources, nearest, strict=True)
+        )
+
+
+def test_mining_with_the_prompt_of_one_side(source, mined, tmp_path):
+    """The other side has the prompt of all texts; so have both in other processes."""
+    folder, *_ = mined
+    job = [f"--bitext={folder}/bitext.tsv", "--score", "--threshold=-1"]
+    scores = {}
+    for name, given in {
+        "sides": ["--source_prompt_name=query", "--target_prompt_name=passage"],
+        "source": ["--prompt_name=passage", "--source_prompt_name=query"],
+        "target": ["--prompt=the cat ", "--target_prompt_name=passage"],
+        "workers": ["--prompt_name=query", "--target_prompt_name=passage"],
+    }.items():
+        workers = ["--workers=2"] if name == "workers" else []
+        mine(source, job, tmp_path / f"{name}.tsv", *given, *workers)
+        scores[name] = np.loadtxt(tmp_path / f"{name}.scores")
+    for found in scores.values():
+        np.testing.assert_allclose(found, scores["sides"], atol=2e-6)
+
+
+def test_vectors_of_another_prompt_are_not_mined(source, mined, tmp_path):
+    folder, *_ = mined
+    for side, name in (("source", "query"), ("target", "passage")):
+        done = commands.run(
+            *("cmlm.encode", f"--model={source}", f"--input={folder}/{side}.txt"),
+            *(f"--output={tmp_path}/{side}", f"--prompt_name={name}"),
+        )
+        assert done.returncode == 0, done.stderr
+    job = [f"--source={tmp_path}/source", f"--target={tmp_path}/target"]
+    output = f"--output={tmp_path}/mined.tsv"
+    right = ["--source_prompt_name=query", "--target_prompt_name=passage"]
+    for given, said in (
+        ([f"--model={source}", "--prompt_name=query"], "target holds vectors of an"),
+        ([f"--model={source}", *right[:1]], "target holds vectors of another model"),
+        ([f"--model={source}", "--source_prompt_name=no"], "allowed: query, passage, "),
+        (right, "--source_prompt_name=query is given; allowed: with --model"),
+        ([], "--source and --target hold vectors of two models (fingerpri"),
+    ):
+        done = commands.run("cmlm.mine", *job, output, *given)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    mine(source, job, tmp_path / "mined.tsv", *right, "--threshold=-1")
+
+
 # ---------------------------------------------------------------- retrieval
 
 

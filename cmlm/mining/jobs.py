@@ -23,6 +23,8 @@ from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
 
 _LINES_AT_ONCE = 65_536
+# The texts in `Job.work_dir` that `Job.target_encoder` reads.
+_TARGETS = ("target", "bitext-2", "pool")
 # The printed report gives the share of pairs with at least each of these cosines.
 _STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -39,6 +41,8 @@ class Job:
         search: the settings of the neighbour search.
         workers: the processes that encode and search.
         reopen: opens the model again in each process of Beam.
+        target_encoder, target_reopen: the same model with the prompt of targets, and of
+            the texts that hard negatives are taken from; None: `encoder` reads all.
     """
 
     encoder: DescribedEncoder | None
@@ -47,6 +51,18 @@ class Job:
     search: neighbours.SearchSettings
     workers: Workers = HERE
     reopen: vectors.Reopen | None = None
+    target_encoder: DescribedEncoder | None = None
+    target_reopen: vectors.Reopen | None = None
+
+    def reader(self, name: str) -> tuple[DescribedEncoder, vectors.Reopen | None]:
+        """Returns the model that reads a text, and its `reopen`.
+
+        Args:
+            name: the name of the text in `work_dir`.
+        """
+        if name in _TARGETS and self.target_encoder is not None:
+            return self.target_encoder, self.target_reopen
+        return self.encoder, self.reopen
 
     def path(self, name: str) -> str:
         """Returns a path in the work directory."""
@@ -60,10 +76,9 @@ class Job:
 
     def encode(self, name: str, side: Texts) -> vectors.Vectors:
         """Encodes a text that has no vectors yet."""
+        encoder, reopen = self.reader(name)
         directory = self.path(f"{name}-vectors")
-        return vectors.encode(
-            side, self.encoder, directory, workers=self.workers, reopen=self.reopen
-        )
+        return vectors.encode(side, encoder, directory, self.workers, reopen)
 
     def searcher(
         self, sides: dict[str, tuple[Texts, vectors.Vectors]]
@@ -93,7 +108,7 @@ class Job:
         text, stored = encoded.read(given, f"--{name}")
         self._say(text)
         if self.encoder is not None:
-            own = identity.of(self.encoder)
+            own = identity.of(self.reader(name)[0])
             changed = identity.difference(stored.about["model"], own)
             if changed:
                 raise UserError(
@@ -202,12 +217,12 @@ def _two_sides(
         name: (text, job.encode(name, text) if stored is None else stored)
         for name, (text, stored) in opened.items()
     }
-    if changed := identity.difference(
-        *(stored.about["model"] for _, stored in sides.values())
-    ):
+    models = [stored.about["model"] for _, stored in sides.values()]
+    # The vectors of each side are those of --model, if there is one.
+    if job.encoder is None and (changed := identity.difference(*models)):
         raise UserError(
             f"--source and --target hold vectors of two models ({changed}): encode both"
-            " with one model"
+            " with one model, or name --model and the prompt of each side"
         )
     return sides
 
@@ -351,9 +366,13 @@ def score_pairs(
     read_rows = functools.partial(texts.read_rows, bitext, columns)
     lines = job.gather(read_rows, "bitext-lines", "--bitext")
     about = vectors.describe(lines, job.encoder, 1)
-    start = functools.partial(
-        _scoring, *vectors.opened(lines, job.encoder, job.workers, job.reopen)
-    )
+    open_texts, reopen = vectors.opened(lines, job.encoder, job.workers, job.reopen)
+    readers = [reopen]
+    if job.target_encoder is not None:
+        about["target_model"] = identity.of(job.target_encoder)
+        encoder, reopen = job.reader("target")
+        readers.append(vectors.opened(lines, encoder, job.workers, reopen)[1])
+    start = functools.partial(_scoring, open_texts, readers)
     cosines = vectors.fill(
         job.path("cosines"), about, start, "scoring pairs", job.workers
     )
@@ -383,14 +402,20 @@ def score_pairs(
     ]
 
 
-def _scoring(open_texts: Callable[[], Texts], reopen: vectors.Reopen) -> vectors.Make:
-    lines, encoder = open_texts(), reopen()
+def _scoring(
+    open_texts: Callable[[], Texts], readers: Sequence[vectors.Reopen]
+) -> vectors.Make:
+    """Opens what scores a bitext: one model for both sides, or one for each."""
+    lines, encoders = open_texts(), [reopen() for reopen in readers]
 
     def make(start: int, stop: int) -> np.ndarray:
         cells = [line.split("\t") for line in lines.take(range(start, stop))]
-        # One call for both sides makes it easier to fill batches of similar length.
-        encoded = vectors.checked(encoder, [row[i] for i in (0, 1) for row in cells])
-        source, target = np.split(encoded, 2)
+        texts_of_sides = [[row[i] for row in cells] for i in (0, 1)]
+        if len(encoders) == 1:
+            # One call makes it easier to fill batches of similar length.
+            texts_of_sides = [sum(texts_of_sides, [])]
+        encoded = [*map(vectors.checked, encoders, texts_of_sides)]
+        source, target = np.split(np.concatenate(encoded), 2)
         return np.einsum("nd,nd->n", source, target)[:, np.newaxis]
 
     return make

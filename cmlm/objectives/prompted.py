@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 
 from cmlm.common import fields
 from cmlm.data import bitext
 from cmlm.errors import UserError, shown
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives.base import Data, ObjectiveConfig
+
+logger = logging.getLogger(__name__)
 
 # So many lines at the start of a file show whether the texts have prompts already.
 _ROWS_TO_INSPECT = 100
@@ -44,6 +47,11 @@ class PromptedConfig(ObjectiveConfig):
 
     def check_data(self, data: Data, model: EncoderConfig) -> None:
         super().check_data(data, model)
+        first, second = map(shown, self.prompt_texts(model))
+        if self.prompts:
+            logger.info(
+                "prompts: %s before the first text, %s before the second", first, second
+            )
         for corpus in data.corpora:
             for path in [path for paths in corpus.files.values() for path in paths]:
                 self._refuse_doubled(path, model)
