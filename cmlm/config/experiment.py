@@ -136,6 +136,9 @@ class ExperimentConfig(hyperparams.Config):
             of this project, or the weights of another program. Only weights are taken,
             not the optimizer. Another program's weights bring shape and vocabulary;
             recipe and flags still set the pooling.
+        init_layers: the layers of `init_checkpoint` that the encoder starts from, by
+            number from 0 and in ascending order; empty: all of them. The encoder has as
+            many layers.
         stacked_on: the stage of progressive stacking before this one, whose layers it
             started from. The run sets it.
     """
@@ -150,6 +153,7 @@ class ExperimentConfig(hyperparams.Config):
         )
     )
     init_checkpoint: str = ""
+    init_layers: tuple[int, ...] = fields.ranged((), at_least=0)
     stacked_on: str = ""
 
     @property
@@ -189,6 +193,10 @@ class ExperimentConfig(hyperparams.Config):
 
     def check_together(self, prefix: str) -> None:
         """The rules between the parts."""
+        if self.init_layers and not self.init_checkpoint:
+            raise fields.refused(
+                "init_layers", self.init_layers, "none without --init_checkpoint"
+            )
         enabled = self.task.enabled()
         stages = self.trainer.layers_of_stages(self.model.num_layers)
         if self.trainer.epochs and (len(enabled) > 1 or len(stages) > 1):

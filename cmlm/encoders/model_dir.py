@@ -252,7 +252,7 @@ def _give_initial_weights(
                 "weights"
             )
         try:
-            parts = restoring.initialize(model, start)
+            parts = restoring.initialize(model, start, config.init_layers)
         except UserError as error:
             raise UserError(f"{asked}: {error}") from error
         logger.info("%s: %s from %s", asked, ", ".join(parts), start)

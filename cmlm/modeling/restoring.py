@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from cmlm.common.counts import counted
+from cmlm.common.keras import keras
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, latest, weights
 from cmlm.modeling.foreign import tf_checkpoints
@@ -106,13 +107,16 @@ def _parts(keys: Iterable[str]) -> set[str]:
     }
 
 
-def initialize(model: SentenceModel, path: str) -> list[str]:
+def initialize(
+    model: SentenceModel, path: str, layers: Sequence[int] = ()
+) -> list[str]:
     """Gives a model the weights at a path, part by part.
 
     Args:
         model: the model to change. Parts that the source lacks keep their weights.
         path: a checkpoint or a directory of checkpoints, or weights of another program
             (see `foreign.ACCEPTED`).
+        layers: the layers of the source that the model has, see `foreign.with_layers`.
 
     Returns:
         The names of the parts that received weights.
@@ -122,7 +126,10 @@ def initialize(model: SentenceModel, path: str) -> list[str]:
             another shape.
     """
     source = foreign.find(path)
-    parts = _initialize_own(model, path) if source is None else take(model, source)
+    if source is None:
+        parts = _initialize_own(model, path, layers)
+    else:
+        parts = take(model, foreign.with_layers(source, layers))
     if SECOND_ENCODER in model.parts and SECOND_ENCODER not in parts:
         model.second_encoder().set_weights(model.encoder.get_weights())
         logger.info("%s has one encoder: both encoders start from it", path)
@@ -154,7 +161,9 @@ def take(model: SentenceModel, source: foreign.Source) -> list[str]:
     return parts
 
 
-def _initialize_own(model: SentenceModel, path: str) -> list[str]:
+def _initialize_own(
+    model: SentenceModel, path: str, chosen: Sequence[int]
+) -> list[str]:
     path = find(path)
     stored = _stored(path)
     found = _parts(stored)
@@ -169,18 +178,39 @@ def _initialize_own(model: SentenceModel, path: str) -> list[str]:
                 f"the vocabulary has {rows} entries"
             )
     layers = len(model.encoder.bert.transformer_layers)
-    if count_layers(stored) != layers:
+    if chosen:
+        foreign.check_layers(chosen, count_layers(stored), path)
+    elif count_layers(stored) != layers:
         raise UserError(
             f"{path} has {counted(count_layers(stored), 'layer')}; allowed: {layers}, "
             "the model's layers"
         )
     holder = tf.Module()
     holder.parts = dict(parts)
-    if model.encoder.projection is not None and "projection" not in found:
-        # The encoder, too, holds P(v), which the source lacks.
+    # The encoder, too, holds P(v), which the source may lack.
+    lacks = model.encoder.projection is not None and "projection" not in found
+    for name in {"encoder", SECOND_ENCODER} & parts.keys() if chosen or lacks else ():
         bare = tf.Module()
-        bare.bert = model.encoder.bert
-        bare.relative_positions = model.encoder.relative_positions
-        holder.parts["encoder"] = bare
+        bare.bert = _with_layers(parts[name].bert, chosen)
+        bare.relative_positions = parts[name].relative_positions
+        holder.parts[name] = bare
     restore(path, model=holder)
     return sorted(parts)
+
+
+def _with_layers(bert: keras.layers.Layer, chosen: Sequence[int]) -> tf.Module:
+    """Returns the parts of an encoder under the names of a deeper one's checkpoint.
+
+    Args:
+        bert: the encoder.
+        chosen: the numbers of its layers in the deeper encoder; none: `bert` itself.
+    """
+    if not chosen:
+        return bert
+    found = tf.Module()
+    for name, value in vars(bert).items():
+        if isinstance(value, keras.layers.Layer):
+            setattr(found, name, value)
+    numbers = map(str, chosen)
+    found._transformer_layers = dict(zip(numbers, bert.transformer_layers, strict=True))
+    return found

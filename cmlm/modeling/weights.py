@@ -23,7 +23,7 @@ masked_lm/output_bias/bias                                   output is tied to t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -50,6 +50,7 @@ OUTPUT_BIAS = f"{MASKED_LM}/output_bias/bias"
 # The weights with a row for each token.
 BY_TOKEN = {WORDS, OUTPUT_BIAS}
 ATTENTION = ("query", "key", "value", "attention_output")
+_LAYER = re.compile(r"transformer/layer_(\d{1,4})/")
 # The most names in a message.
 _LISTED = 5
 
@@ -61,8 +62,29 @@ def layer(number: int, name: str) -> str:
 
 def layer_numbers(names: Iterable[str]) -> set[int]:
     """Returns the numbers of the Transformer layers that some names belong to."""
-    found = (re.match(r"transformer/layer_(\d{1,4})/", name) for name in names)
+    found = map(_LAYER.match, names)
     return {int(match[1]) for match in found if match}
+
+
+def with_layers(
+    arrays: Mapping[str, np.ndarray], layers: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Returns the weights of an encoder with some of its layers.
+
+    Args:
+        arrays: weights by name.
+        layers: the numbers of the layers in ascending order; they get new numbers from
+            0.
+    """
+    found = {}
+    for name, array in arrays.items():
+        match = _LAYER.match(name)
+        if not match:
+            found[name] = array
+        elif int(match[1]) in layers:
+            number = layers.index(int(match[1]))
+            found[layer(number, name[match.end() :])] = array
+    return found
 
 
 def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:

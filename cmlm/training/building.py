@@ -195,7 +195,8 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
         found = counted(stacking.stack(model, before), "layer")
         logger.info("weights: the %s of %s, repeated to fill the model", found, before)
     elif source := start.config.init_checkpoint:
-        parts = restoring.initialize(model, source)
+        layers = start.config.init_layers
+        parts = restoring.initialize(model, source, layers)
         for objective in objectives:
             objective.check_start(source, parts)
         new = ", ".join(name for name in model.parts if name not in parts)

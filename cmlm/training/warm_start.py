@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 
@@ -62,6 +62,7 @@ def adopt_for_run(
         UserError: a given setting contradicts the source or the begun run, or the first
             stage has another number of layers.
     """
+    fields.check_types(config)
     takes_pooling = config.model.pooling == encoder_config.SOURCE_POOLING
     if takes_pooling:
         given = set(given) - {"model.pooling"}
@@ -73,8 +74,18 @@ def adopt_for_run(
         for field in rules.NAMES:
             if f"vocabulary.{field}" not in given:
                 setattr(config.vocabulary, field, getattr(begun.vocabulary, field))
+        if "init_layers" in given and config.init_layers != begun.init_layers:
+            raise fields.refused(
+                "init_layers",
+                config.init_layers,
+                f"{list(begun.init_layers)}, as the run in {directory} has, or another "
+                "--model_dir",
+            )
+        config.init_layers = begun.init_layers
         return
     source = foreign.find(config.init_checkpoint)
+    if source is not None:
+        source = foreign.with_layers(source, config.init_layers)
     layers = config.model.num_layers
     if config.trainer.stacking_steps:
         # Preset and flags say how many layers the last stage has.
@@ -114,7 +125,7 @@ def _layers_of_first_stage(
     if source is not None:
         found = source.model["num_layers"]
     elif folder := own_run(start):
-        found = model_dir.read_config(folder).model.num_layers
+        found = _shape_of(folder, config.init_layers).num_layers
     else:
         # A checkpoint alone: `restoring.initialize` counts its layers.
         found = first
@@ -184,7 +195,7 @@ def _adopt_shape(
     if folder is None:
         return
     begun = model_dir.read_config(folder)
-    before = begun.model
+    before = _shape_of(folder, config.init_layers)
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
     config.model.refuse_other_preset(given, before.as_dict(), folder)
     for name in _SHAPE:
@@ -202,6 +213,19 @@ def _adopt_shape(
         # program keep the limit that their source stated.
         own = config.task.longest_sequence() if begun.task.enabled() else 0
         config.model.seq_length = max(begun.longest_sentence, own)
+
+
+def _shape_of(folder: str, layers: Sequence[int]) -> encoder_config.EncoderConfig:
+    """The shape of the encoder of a run, with the chosen ones of its layers.
+
+    Raises:
+        UserError: the encoder lacks a layer.
+    """
+    model = model_dir.read_config(folder).model
+    if not layers:
+        return model
+    foreign.check_layers(layers, model.num_layers, folder)
+    return model.replace(num_layers=len(layers))
 
 
 def own_run(path: str) -> str | None:

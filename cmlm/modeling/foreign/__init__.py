@@ -19,9 +19,17 @@ from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, latest
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
-from cmlm.modeling.foreign.base import BINDING, Source
+from cmlm.modeling.foreign.base import BINDING, Source, check_layers, with_layers
 
-__all__ = ["ACCEPTED", "BINDING", "Source", "find", "refuse_other_weights"]
+__all__ = [
+    "ACCEPTED",
+    "BINDING",
+    "Source",
+    "check_layers",
+    "find",
+    "refuse_other_weights",
+    "with_layers",
+]
 
 ACCEPTED = (
     "an export, a model_dir or a checkpoint of this project, an original or Model "

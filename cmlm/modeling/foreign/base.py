@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import fields
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
-from cmlm.modeling.weights import listed
+from cmlm.modeling import weights
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 
@@ -75,6 +77,41 @@ class Source:
     warnings: list[str] = dataclasses.field(default_factory=list)
 
 
+def with_layers(source: Source, layers: Sequence[int]) -> Source:
+    """Returns a source that has some of the layers of another one.
+
+    Args:
+        source: an encoder.
+        layers: the numbers of its layers, from 0 and in ascending order; none: all.
+
+    Raises:
+        UserError: the source lacks a layer, or the order is another one.
+    """
+    if not layers:
+        return source
+    check_layers(layers, source.model["num_layers"], source.path)
+    return dataclasses.replace(
+        source,
+        model={**source.model, "num_layers": len(layers)},
+        load=lambda: weights.with_layers(source.load(), layers),
+    )
+
+
+def check_layers(layers: Sequence[int], count: int, path: str) -> None:
+    """Checks `ExperimentConfig.init_layers` against the weights at a path.
+
+    Raises:
+        UserError: see `with_layers`.
+    """
+    if sorted({*layers}) != [*layers] or layers[-1] >= count:
+        raise fields.refused(
+            "init_layers",
+            tuple(layers),
+            f"numbers from 0 to {count - 1} in ascending order, as {path} has "
+            f"{counted(count, 'layer')}",
+        )
+
+
 def rename(
     names: Iterable[str],
     translate: Callable[[str], Optional[str]],
@@ -109,7 +146,7 @@ def rename(
         else:
             found[here] = name
     if unknown:
-        raise UserError(f"{path} has unknown weights: {listed(unknown)}")
+        raise UserError(f"{path} has unknown weights: {weights.listed(unknown)}")
     return found, left
 
 
