@@ -95,10 +95,7 @@ def test_a_run_starts_from_the_chosen_layers(origin, run, request, tmp_path):
 @pytest.mark.parametrize(
     "layers, said",
     [
-        (
-            "[3,1]",
-            r"init_layers is \[3, 1\]; allowed: numbers from 0 to 3 in asc",
-        ),
+        ("[3,1]", r"init_layers is \[3, 1\]; allowed: numbers from 0 to 3 in asc"),
         ("[1,4]", r"in ascending order, as .* has 4 layers"),
         ("[1,1]", r"init_layers is \[1, 1\]; allowed: numbers from 0 to 3"),
         ("[-1,1]", r"init_layers is \[-1, 1\]; allowed: "),
