@@ -7,15 +7,16 @@
         --output=DIR --results=docs/results/distill_claims.jsonl
 
 small      configs/distill_small.flags: English text, two layers of 192
+layers     configs/distill_layers.flags: the same text, three layers of the teacher
 teacher    configs/distill_multilingual.flags without bitext retrieval
 bitext     the same without the teacher
 both       configs/distill_multilingual.flags as it is
 
-The text of `small` is in sentences, one a line. Of each file of --train_data, at most
+The text of `small` and `layers` is in sentences, one a line. Of each file of --train_data, at most
 --sentences sentences of 6 to 25 words take part, drawn at random, each a document of
 its own; a sentence of a test set does not. The teacher computes in bfloat16 with
---precision=bfloat16. `small` is scored on the seven STS sets, the other arms on English
-STS-B, on STS-B in the five other languages, and on Tatoeba. Runs go on where they were
+--precision=bfloat16. `small` and `layers` are scored on the seven STS sets, the other
+arms on English STS-B, on STS-B in the five other languages, and on Tatoeba. Runs go on where they were
 stopped, and a second start skips the rows that are there. --table prints mean and
 deviation over the seeds as Markdown, and runs nothing.
 """
@@ -33,7 +34,7 @@ from absl import flags
 from cmlm.errors import UserError
 
 flags.DEFINE_string("teacher", None, "As in cmlm.train: MiniLM's folder.")
-flags.DEFINE_string("train_data", None, "Files of sentences, for the arm small.")
+flags.DEFINE_string("train_data", None, "Files of sentences, for English arms.")
 flags.DEFINE_integer("sentences", 40_000, "Sentences of each file of --train_data.")
 flags.DEFINE_string("bitext_data", None, "As in cmlm.train; for the other arms.")
 flags.DEFINE_list(
@@ -48,11 +49,14 @@ FLAGS = flags.FLAGS
 
 ARMS = {
     "small": [],
+    "layers": [],
     "teacher": ["task.bitext.weight=0"],
     "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
     "both": [],
 }
 # Named: the mean of the whole task depends on the languages of the folder.
+# The arms with English text, and their flagfiles.
+_ENGLISH = {"small": "distill_small", "layers": "distill_layers"}
 _STSB_LANGUAGES = ("de", "es", "fr", "ru", "zh")
 _STS = (*(f"sts{year}" for year in range(12, 17)), "stsb-test", "sick-r")
 
@@ -110,11 +114,15 @@ def _sentences() -> str:
 
 
 def _train(arm: str, seed: int) -> str:
-    name = "distill_small" if arm == "small" else "distill_multilingual"
+    name = _ENGLISH.get(arm, "distill_multilingual")
     arguments = [f"--flagfile={os.path.join(claims.CONFIGS, name)}.flags"]
+    if arm in _ENGLISH:
+        arguments.append(f"--train_data={_sentences()}")
     if arm == "small":
         vocabulary = os.path.join(FLAGS.teacher, "vocab.txt")
-        arguments += [f"--train_data={_sentences()}", f"--vocab_file={vocabulary}"]
+        arguments.append(f"--vocab_file={vocabulary}")
+    elif arm == "layers":
+        arguments.append(f"--init_checkpoint={FLAGS.teacher}")
     else:
         arguments.append(f"--bitext_data={FLAGS.bitext_data}")
     overrides = [
@@ -128,7 +136,7 @@ def _train(arm: str, seed: int) -> str:
     ]
     if arm != "bitext":
         arguments.append(f"--teacher={_teacher()}")
-        objective = "distill" if arm == "small" else "distill_bitext"
+        objective = "distill" if arm in _ENGLISH else "distill_bitext"
         cache = os.path.join(FLAGS.output, f"vectors-{objective}")
         # The teacher reads the texts once for all seeds and arms.
         overrides.append(f"task.{objective}.teacher_cache={cache}")
@@ -137,7 +145,7 @@ def _train(arm: str, seed: int) -> str:
 
 def _score(arm: str, seed: int, model: str) -> dict[str, float]:
     tasks = _STS
-    if arm != "small":
+    if arm not in _ENGLISH:
         stsb = (f"stsb-multilingual-{language}" for language in _STSB_LANGUAGES)
         tatoeba = (f"tatoeba-{language}" for language in FLAGS.languages)
         tasks = ("stsb-test", *stsb, *tatoeba)
