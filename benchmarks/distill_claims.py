@@ -12,13 +12,13 @@ teacher    configs/distill_multilingual.flags without bitext retrieval
 bitext     the same without the teacher
 both       configs/distill_multilingual.flags as it is
 
-The text of `small` and `layers` is in sentences, one a line. Of each file of --train_data, at most
---sentences sentences of 6 to 25 words take part, drawn at random, each a document of
-its own; a sentence of a test set does not. The teacher computes in bfloat16 with
---precision=bfloat16. `small` and `layers` are scored on the seven STS sets, the other
-arms on English STS-B, on STS-B in the five other languages, and on Tatoeba. Runs go on where they were
-stopped, and a second start skips the rows that are there. --table prints mean and
-deviation over the seeds as Markdown, and runs nothing.
+The text of `small` and `layers` is in sentences, one a line. Of each file of
+--train_data, at most --sentences sentences of 6 to 25 words take part, drawn at random,
+each a document of its own; a sentence of a test set does not. The teacher computes in
+bfloat16 with --precision=bfloat16. `small` and `layers` are scored on the seven STS
+sets, the other arms on English STS-B, on STS-B in the five other languages, and on
+Tatoeba. Runs go on where they were stopped, and a second start skips the rows that are
+there. --table prints mean and deviation over the seeds as Markdown, and runs nothing.
 """
 
 import functools

@@ -113,9 +113,12 @@ def test_wrong_layers(origin, layers, said, request, tmp_path):
 
 
 def test_layers_of_no_weights(tmp_path):
-    said = r"init_layers is \[0\]; allowed: none without --init_checkpoint"
-    with pytest.raises(UserError, match=said):
-        configure(tmp_path, "--params_override=init_layers=[0]")
+    given = "--params_override=init_layers=[0]"
+    with pytest.raises(
+        UserError, match=r"--init_checkpoint is not .* init_layers is \["
+    ):
+        configure(tmp_path, given)
+    assert configure(tmp_path, given, "--print_config").init_layers == (0,)
 
 
 def test_chosen_layers_fill_the_first_stage_of_stacking(run, tmp_path):

@@ -62,6 +62,7 @@ def kind(config, arguments: list[str]) -> tuple:
         objectives,
         config.model.drophead_rate > 0,
         bool(config.trainer.stacking_steps),
+        bool(config.init_layers),
         any("hard" in argument for argument in arguments),
     )
 
@@ -172,6 +173,8 @@ def test_every_configuration_trains(path, data, start, trained, tmp_path):
         arguments.append(f"--init_checkpoint={start}")
     if "--teacher" in path.read_text():
         arguments.append(f"--teacher={start}")
+    if "init_layers" in path.read_text():
+        arguments.append("--params_override=init_layers=[0]")
     config, _ = configure(*arguments)
     if not config.init_checkpoint and path.stem != "quickstart":
         config.vocabulary.file = f"{start}/vocab.txt"
@@ -329,7 +332,7 @@ def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, cap
     "name",
     [
         *("adapt_mirror", "adapt_cmlm", "adapt_distill", "adapt_pairs"),
-        *("adapt_scored", "mirror_sentence", "mirror_word"),
+        *("adapt_scored", "distill_layers", "mirror_sentence", "mirror_word"),
     ],
 )
 def test_an_adaptation_without_weights_is_refused(name, tmp_path):

@@ -193,10 +193,6 @@ class ExperimentConfig(hyperparams.Config):
 
     def check_together(self, prefix: str) -> None:
         """The rules between the parts."""
-        if self.init_layers and not self.init_checkpoint:
-            raise fields.refused(
-                "init_layers", self.init_layers, "none without --init_checkpoint"
-            )
         enabled = self.task.enabled()
         stages = self.trainer.layers_of_stages(self.model.num_layers)
         if self.trainer.epochs and (len(enabled) > 1 or len(stages) > 1):

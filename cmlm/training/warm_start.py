@@ -146,6 +146,11 @@ def refuse_missing(config: experiment.ExperimentConfig) -> None:
             f"{missing} model.pooling is 'source', the pooling of these weights; "
             "allowed: weights to start from, or another pooling"
         )
+    if config.init_layers:
+        raise UserError(
+            f"{missing} init_layers is {list(config.init_layers)}, layers of these "
+            "weights; allowed: weights to start from, or init_layers=[]"
+        )
     if list(config.task.enabled()) == ["mirror"]:
         raise UserError(
             f"{missing} Mirror-BERT improves pretrained weights; allowed: weights to "
