@@ -339,8 +339,9 @@ def _reader(encoder, reading, flag: str):
     Raises:
         UserError: the encoder lacks the prompt.
     """
-    from cmlm.common import prompts
-    from cmlm.encoders import opening
+    with cli.quiet_imports():
+        from cmlm.common import prompts
+        from cmlm.encoders import opening
 
     name = FLAGS[flag].value
     if name:
