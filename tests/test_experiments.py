@@ -219,7 +219,7 @@ def test_a_size_beside_a_preset_wins():
         ("model.presett=tiny", "model has no 'presett'; did you mean model.preset? it"),
         ("task.bitex.weight=1", "did you mean task.bitext? it has: cmlm, mlm"),
         ("learning_rate=1", "did you mean trainer.optimizer.learning_rate? it has: mo"),
-        ("learning_rate=1", "init_checkpoint; see `cmlm settings learning_rate`"),
+        ("learning_rate=1", "init_layers; see `cmlm settings learning_rate`"),
         ("model.preset=huge", "model.preset is 'huge'; allowed: tiny, "),
         ("model.pooling=first", "model.pooling is 'first'; allowed: mean, "),
         (
