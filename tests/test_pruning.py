@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from cmlm.encoders import model_dir, opening, pruning
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, optimization, restoring
 from cmlm.modeling import weights as weights_lib
@@ -429,6 +430,27 @@ def test_a_tokenizer_json_is_pruned(make, tmp_path):
         opening.from_weights(opened).encode(text),
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("default", ["", "far "])
+def test_prompts_keep_their_tokens(default, tmp_path):
+    # Without a space, the prompt and the first word are one word.
+    stated = {"model.prompts": ["query=dogs ran: ", "passage=un"]}
+    model = model_dirs.write(tmp_path / "run", **stated, **{"model.prompt": default})
+    output = str(tmp_path / "new")
+    text = ["able cats", "the cat sat on a mat"]
+    assert pruning.prune(model, lambda: [text], output).difference == 0.0
+    before, after = opening.open_encoder(model), opening.open_encoder(output)
+    dropped = set(model_dirs.VOCAB) - set(vocabulary_file.load(f"{output}/vocab.txt"))
+    assert "away" in dropped and ("far" in dropped) == (not default)
+    assert after.prompts == before.prompts
+    for name in (None, "query", "passage"):
+        one, two = (
+            opening.open_encoder(path, Reading(prompt_name=name))
+            for path in (model, output)
+        )
+        assert one.tokens(text) == two.tokens(text)
+        np.testing.assert_array_equal(one.encode(text), two.encode(text))
 
 
 # ----------------------------------------------------------------- bad input

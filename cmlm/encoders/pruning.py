@@ -2,8 +2,9 @@
 
     pruned = pruning.prune("model_dir", lambda: files.windows(paths), "new_model_dir")
 
-The vectors of the text stay the same. In multilingual models most weights are word
-embeddings, and two out of a hundred languages need only a few of these embeddings.
+The vectors of the text stay the same, with and without the prompts of the model. In
+multilingual models most weights are word embeddings, and two out of a hundred
+languages need only a few of these embeddings.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,7 @@ from cmlm.common import files
 from cmlm.encoders import locating, model_dir, opening, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, pruning, restoring
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.vocabulary import pieces
@@ -96,7 +98,7 @@ def prune(
         name = os.path.basename(checkpoint)
     size = _size(checkpoint)
     with files.atomic_directory(output, overwrite) as new:
-        kept = pieces.needed(tokenizer, read())
+        kept = pieces.needed(tokenizer, _with_prompts(config.model, read()))
         tokens = list(itertools.compress(tokenizer.vocab, kept))
         _write_vocabulary(tokenizer, tokens, new, {"pruned_from": place.path})
         config.model.vocab_size = len(tokens)
@@ -134,6 +136,21 @@ def _find(place: locating.Location) -> tuple[str, str]:
     return locating.run_of(path), restoring.find(path)
 
 
+def _with_prompts(
+    config: EncoderConfig, windows: Iterable[list[str]]
+) -> Iterator[list[str]]:
+    """Yields the windows of a text, and its lines after each prompt of a model."""
+    prompts = {config.prompt, *config.named_prompts.values()} - {""}
+    # Such a prompt has the same tokens before every line, as no piece spans a space.
+    apart = {prompt for prompt in prompts if prompt.endswith(" ")}
+    if apart:
+        yield [*apart]
+    for lines in windows:
+        yield lines
+        for prompt in prompts - apart:
+            yield [prompt + line for line in lines]
+
+
 def _write_vocabulary(
     tokenizer: Tokenizer, tokens: list[str], folder: str, origin: dict[str, str]
 ) -> None:
@@ -167,7 +184,7 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
     some = list(itertools.islice(lines, _COMPARED_LINES))
     if not some:
         raise UserError("the text to prune for has no line with a word")
-    expected, vectors = _encode(model, some), _encode(pruned, some)
+    expected, vectors = (_encode(name, some) for name in (model, pruned))
     difference = float(np.abs(vectors - expected).max())
     if difference > _TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise UserError(
@@ -178,9 +195,20 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
 
 
 def _encode(model: str, lines: list[str]) -> np.ndarray:
-    """Encodes lines with the weights of a model; the graph of an export never runs."""
-    opened = opening.open_weights(model)
-    return opening.from_weights(opened, name=model).encode(lines, progress=False)
+    """Encodes lines with the weights of a model; the graph of an export never runs.
+
+    Returns:
+        float32 [n, dim]: all lines, and for each prompt by name its share of the lines.
+    """
+    encoder = opening.from_weights(opening.open_weights(model), name=model)
+    share = -(-len(lines) // max(len(encoder.prompts), 1))
+    return np.concatenate(
+        [encoder.encode(lines, progress=False)]
+        + [
+            encoder.encode(lines[:share], progress=False, prompt_name=name)
+            for name in encoder.prompts
+        ]
+    )
 
 
 def _size(checkpoint: str) -> int:
