@@ -269,6 +269,17 @@ def test_a_named_prompt_leaves_place_for_the_text(source):
     opening.open_encoder(source, Reading(seq_length=5, prompts={}))
 
 
+def test_a_prompt_longer_than_every_sentence_is_named(source):
+    long, most = "cat " * 40, model_dirs.SEQ_LENGTH
+    said = f"the prompt 'cat .* has 40 tokens; allowed: at most {most - 3}, because .*"
+    for reading, remedy in (
+        (Reading(prompts={"query": long}), r"3\) \(--prompts leaves it out\)$"),
+        (Reading(prompt=long), r"num_views, 3\)$"),
+    ):
+        with pytest.raises(UserError, match=said + remedy):
+            opening.open_encoder(source, reading)
+
+
 @pytest.mark.parametrize(
     "given, said",
     [

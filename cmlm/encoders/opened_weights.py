@@ -7,7 +7,7 @@ import re
 
 from cmlm.common import fields
 from cmlm.config import experiment
-from cmlm.errors import shown
+from cmlm.errors import UserError, shown
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.tokenization.base import Tokenizer
 
@@ -116,10 +116,16 @@ def resolve_seq_length(
     if seq_length is None:
         seq_length = min(default or opened.seq_length, limit)
     if not least <= seq_length <= limit:
-        allowed = f"{least} to {describe_limit(opened, limit)}"
+        default_prompt = opened.config.model.prompt
+        remedy = "" if prompt == default_prompt else " (--prompts leaves it out)"
+        most = describe_limit(opened, limit)
+        if least > limit:
+            raise UserError(
+                f"the prompt {shown(prompt)} has {least - 3} tokens; allowed: at most "
+                f"{limit - 3}, because a sentence is cut at {most}{remedy}"
+            )
+        allowed = f"{least} to {most}"
         if prompt:
-            allowed += f", with the prompt {shown(prompt)}"
-            if prompt != opened.config.model.prompt:
-                allowed += " (--prompts leaves it out)"
+            allowed += f", with the prompt {shown(prompt)}{remedy}"
         raise fields.refused("--seq_length", seq_length, allowed)
     return seq_length
