@@ -790,6 +790,10 @@ KEY = "encoder.layer.1.attention.self.key.weight"
             "has the prompt 'a=b'; allowed: a name without =",
         ),
         (
+            lambda f: write_prompts(f, None, {"": "c"}),
+            "has the prompt ''; allowed: a name without =",
+        ),
+        (
             lambda f: write_prompts(f, None, {"query": 5}),
             "has query=5; allowed: str",
         ),

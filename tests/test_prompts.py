@@ -1,6 +1,7 @@
 """Prompts by name: in vectors, exports, servers, commands and retrieval."""
 
 import json
+import shutil
 import urllib.error
 import urllib.request
 
@@ -250,6 +251,26 @@ def test_prompts_replace_those_of_the_model(source, exported):
 def test_wrong_prompts(values, said, source):
     with pytest.raises(UserError, match=said):
         cmlm.load(source, **values)
+
+
+@pytest.mark.parametrize(
+    "stated, said",
+    [
+        (["query"], r"has prompts=\['query'\]; allowed: dict"),
+        ({"query": 5}, "prompts in .* is {'query': 5}; allowed: a dict of names"),
+        ({"query": None}, "prompts in .* is {'query': None}; allowed: a dict of na"),
+    ],
+)
+def test_wrong_prompts_of_an_export(stated, said, exported, tmp_path):
+    folder = shutil.copytree(exported, tmp_path / "export")
+    # Exports of version 0.1.0 have no checksums.
+    for path in folder.rglob("checksums.json"):
+        path.unlink()
+    path = folder / "serving" / "1" / "assets.extra" / "export.json"
+    info = json.loads(path.read_text())
+    path.write_text(json.dumps({**info, "prompts": stated}))
+    with pytest.raises(UserError, match=said):
+        opening.open_encoder(str(folder))
 
 
 def test_a_reading_is_named_by_its_flags(source):

@@ -325,6 +325,7 @@ def _from_export(path: str, name: str) -> Encoder:
     if dim != width:
         raise UserError(f"{description} has dim={dim}; its graph has {width}")
     stated = json_files.field(info, "prompts", dict, description, {})
+    prompts.check(stated, f"prompts in {description}")
     # Other names have no signature, or one that is not the prompt's, as `normalized`.
     named = of_prompts(stated).keys() & signatures.keys()
     known = {key: text for key, text in stated.items() if key in named}

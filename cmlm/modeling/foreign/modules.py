@@ -170,7 +170,7 @@ def _prompts(settings: dict, path: str) -> dict[str, str]:
     stated = json_files.field(settings, "prompts", dict, path, {})
     prompts = {name: json_files.field(stated, name, str, path, "") for name in stated}
     for name in prompts:
-        if "=" in name:
+        if not name or "=" in name:
             raise UserError(
                 f"{path} has the prompt {shown(name)}; allowed: a name without ="
             )
