@@ -210,6 +210,15 @@ def test_a_busy_server_has_prompts(protocol, error, said, server, monkeypatch):
     assert set(encoder.prompts) == set(PROMPTS)
 
 
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_a_version_that_is_gone_is_not_one_without_prompts(protocol, server):
+    encoder = opening.open_encoder(f"{getattr(server, protocol)}/v1/models/cmlm")
+    # Of the first answer; the server has loaded another one since.
+    encoder._server._version = 7
+    with pytest.raises(UserError, match="Servable not found.*version.* ?7"):
+        encoder.encode(TEXTS, prompt_name="query")
+
+
 # ------------------------------------------------------------------ readings
 
 

@@ -97,7 +97,11 @@ class ServedEncoder(ExternalEncoder):
 
     @functools.cached_property
     def prompts(self):
-        return dict.fromkeys(self._server.prompt_names())
+        names = self._server.prompt_names()
+        if not names:
+            # Else a version that is gone would seem to be one without prompts.
+            self._encode([""])
+        return dict.fromkeys(names)
 
     def _prompted(self, prompt_name: str) -> ServedEncoder:
         # The same client stays with one version of the model.
