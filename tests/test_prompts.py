@@ -583,3 +583,34 @@ def test_stored_vectors_depend_on_the_prompt(source, tmp_path):
     with Store(other, folder) as store:
         assert not np.allclose(store(TEXTS, role="query"), first)
         assert len(store) == 9
+
+
+class Served:
+    """Like the encoder of a server, which tells the names of its prompts alone."""
+
+    info = {"server": "http://host"}
+
+    def __init__(self, plain, texts, name=None):
+        self._plain, self._texts, self._name = plain, texts, name
+        self.prompts = dict.fromkeys(texts)
+
+    def prompted(self, name):
+        return Served(self._plain, self._texts, name)
+
+    @property
+    def marks(self):
+        return {"probe": self.encode(["dog"], self._name).tolist()}
+
+    def encode(self, texts, prompt_name=None):
+        return self._plain.encode([self._texts[prompt_name] + text for text in texts])
+
+
+def test_stored_vectors_of_a_server_depend_on_its_prompt(plain, tmp_path):
+    folder, rows = str(tmp_path / "store"), []
+    for prompt in ("the cat ", "the cat ", "far "):
+        served = Served(plain, {"query": prompt})
+        with Store(served, folder) as store:
+            want = plain.encode([prompt + text for text in TEXTS])
+            model_dirs.assert_same(store(TEXTS, role="query"), want, 1e-5)
+            rows.append(len(store))
+    assert rows == [3, 3, 6]

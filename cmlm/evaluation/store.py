@@ -172,9 +172,17 @@ class Store:
         return VectorsOnDisk(self, self._rows_of(sentences, role), language)
 
     def prompt(self, role: str) -> str:
-        """NAME=TEXT of the model's prompt for a role; "" for the default prompt."""
+        """NAME=TEXT of the model's prompt for a role; "" for the default prompt.
+
+        A server does not tell the text: the identity of its vectors stands for it.
+        """
         name = self._prompt_name(role)
-        return "" if name is None else f"{name}={self._encoder.prompts[name]}"
+        if name is None:
+            return ""
+        text = self._encoder.prompts[name]
+        if text is None:
+            text = identity.revision(self._encoder.prompted(name))
+        return f"{name}={text}"
 
     def _prompt_name(self, role: str) -> str | None:
         return prompts.of_role(self._encoder, role) if role else None
