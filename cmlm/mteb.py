@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from mteb.models import abs_encoder, model_meta
 
-from cmlm.common import identity, prompts
+from cmlm.common import checksums, identity, prompts
 from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import naming_arguments
@@ -43,12 +43,19 @@ class MtebEncoder(abs_encoder.AbsEncoder):
         self.mteb_model_meta = model_meta.ModelMeta.create_empty(
             {
                 "name": f"cmlm/{model.strip('/').split('/')[-1]}",
-                "revision": identity.revision(self._encoder),
+                "revision": self._revision(),
                 "max_tokens": self._encoder.seq_length,
                 "embed_dim": self._encoder.dim,
                 "similarity_fn_name": model_meta.ScoringFunction.COSINE,
             }
         )
+
+    def _revision(self) -> str:
+        """The identity of the vectors in all roles: MTEB keeps scores by its name."""
+        encoders = [self._encoder, *map(self._encoder.for_role, prompts.ROLES)]
+        first, *others = map(identity.revision, encoders)
+        same = all(other == first for other in others)
+        return first if same else checksums.of_values([first, *others])
 
     def encode(
         self,

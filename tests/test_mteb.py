@@ -44,3 +44,19 @@ def test_queries_and_documents_get_their_prompts(tmp_path):
     ):
         encoded = encoder.encode([{"text": ["dog", ""]}], prompt_type=kind)
         model_dirs.assert_same(encoded, plain.encode([f"{prompt}dog", prompt]))
+
+
+def test_scores_of_other_prompts_are_not_taken(tmp_path):
+    """MTEB keeps scores by the revision."""
+    from cmlm.mteb import MtebEncoder
+
+    revisions = {}
+    for number, stated in enumerate(
+        ([], ["query=a "], ["query=the "], ["passage=a "], ["query=a ", "other=the "])
+    ):
+        folder = tmp_path / str(number) / "model_dir"
+        encoder = MtebEncoder(model_dirs.write(folder, **{"model.prompts": stated}))
+        revisions[number] = encoder.mteb_model_meta.revision
+    # Tasks do not read the prompt of another name.
+    assert revisions.pop(4) == revisions[1]
+    assert len(set(revisions.values())) == 4
