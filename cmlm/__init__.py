@@ -28,11 +28,13 @@ def load(
     precision: str | None = None,
     prompt: str | None = None,
     prompts: dict[str, str] | None = None,
+    dimensions: int | None = None,
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
     `precision` is float32 or bfloat16; `prompt` precedes every text; `prompts` have
-    names: encode(sentences, prompt_name="query"). None: the model's own.
+    names: encode(sentences, prompt_name="query"); `dimensions` keeps the first numbers
+    of each vector, or all by 0. None: the model's own.
 
     Returns an encoder: `encode(sentences)` gives float32 [len(sentences), dim],
     `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
@@ -49,8 +51,10 @@ def load(
     name = os.fspath(model)
     if not name or isinstance(name, bytes):
         raise UserError(f"model is {name!r}; allowed: a path or an address, as a str")
-    reading = Reading(precision=precision, prompt=prompt, prompts=prompts)
-    with naming_arguments("precision", "prompt", "prompts"):
+    reading = Reading(
+        precision=precision, prompt=prompt, prompts=prompts, dimensions=dimensions
+    )
+    with naming_arguments("precision", "prompt", "prompts", "dimensions"):
         return opening.open_encoder(name, reading)
 
 

@@ -113,9 +113,10 @@ def _next_command(place) -> str:
     path = shlex.quote(FLAGS.model)
     # The components belong to this way of reading the model.
     given = [f"--pcr={shlex.quote(FLAGS.output)}"]
-    for name in ("pooling", "sentence_vector", "prompt", "prompt_name"):
+    names = ("pooling", "sentence_vector", "dimensions", "prompt", "prompt_name")
+    for name in names:
         if FLAGS[name].value is not None:
-            given.append(f"--{name}={shlex.quote(FLAGS[name].value)}")
+            given.append(f"--{name}={shlex.quote(str(FLAGS[name].value))}")
     given += [f"--prompts={shlex.quote(prompt)}" for prompt in FLAGS.prompts or ()]
     if place.prefix in ("untrained", "bow", "both"):
         # Such an encoder cannot be exported.

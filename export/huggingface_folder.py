@@ -104,11 +104,18 @@ def write(
     _write_json(directory, huggingface.CONFIG, _config(opened))
     _write_tokenizer(opened, directory, seq_length)
     _write_modules(directory, arrays, model, seq_length, normalize)
-    _write_prompts(directory, model)
+    _write_settings(directory, model)
 
 
-def _write_prompts(directory: str, model: EncoderConfig) -> None:
-    """Writes the prompts, if there are any, and the name of the default one."""
+def _write_settings(directory: str, model: EncoderConfig) -> None:
+    """Writes the dimensions of vectors, the prompts and the default prompt's name.
+
+    Raises:
+        UserError: two prompts need one name.
+    """
+    settings: dict[str, Any] = {}
+    if model.dimensions:
+        settings[modules.TRUNCATED] = model.dimensions
     prompts = model.named_prompts
     default = None
     if model.prompt:
@@ -120,8 +127,9 @@ def _write_prompts(directory: str, model: EncoderConfig) -> None:
                 f"model.prompt, {shown(model.prompt)}; allowed: another name for it"
             )
     if prompts:
-        values = {"prompts": prompts, "default_prompt_name": default}
-        _write_json(directory, modules.PROMPTS, values)
+        settings |= {"prompts": prompts, "default_prompt_name": default}
+    if settings:
+        _write_json(directory, modules.PROMPTS, settings)
 
 
 def _write_json(directory: str, name: str, values: Any) -> None:

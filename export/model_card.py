@@ -76,7 +76,7 @@ def render(
     tongues = _languages(opened)
     lines = _header(tongues) if for_hugging_face else []
     lines += [
-        f"# A sentence encoder of {model.num_layers} layers and {model.hidden_size} "
+        f"# A sentence encoder of {model.num_layers} layers and {model.vector_width} "
         "dimensions",
         "",
         "Made with cmlm: universal sentence encoders, trained on your own text.",
@@ -86,11 +86,13 @@ def render(
         "|---|---|",
     ]
     vectors = "scaled to length 1" if normalized else "not normalised"
+    if model.dimensions:
+        vectors += f", then cut from {model.hidden_size} dimensions"
     described = pooling.POOLINGS[model.pooling].description
     if model.sentence_vector == "projected":
         described += f", then the mean of {model.num_views} projections"
     for name, value in (
-        ("vector", f"float32 [{model.hidden_size}], {vectors}"),
+        ("vector", f"float32 [{model.vector_width}], {vectors}"),
         ("pooling", described),
         ("longest sentence", f"{seq_length} tokens; longer ones are cut"),
         *_prompts(opened),

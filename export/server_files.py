@@ -61,6 +61,9 @@ _SENTENCES = (
     "after three months in which nobody outside had been told what was in it.",
 )
 
+# The values that a description leaves out, see `fingerprints.describe`.
+_LEFT_OUT = {"prompt": "", "prompts": {}, "dimensions": 0}
+
 
 def write_configuration(directory: str) -> None:
     """Writes `models.config` and `batching_parameters.txt`.
@@ -112,8 +115,8 @@ def changes(
         lost = [name for name, row in SIGNATURES.items() if row.with_components]
         found.append(f"the signatures {' and '.join(lost)}, now without (--pcr)")
     for name, now in described.items():
-        # A description without prompts has no entry; early versions lack others.
-        was = before.get(name, {"prompt": "", "prompts": {}}.get(name, now))
+        # Early versions lack other values, too.
+        was = before.get(name, _LEFT_OUT.get(name, now))
         if was != now:
             texts = (was, now)
             if name == "prompt":

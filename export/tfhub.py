@@ -66,7 +66,7 @@ def main(_) -> None:
             components = components_file.load(FLAGS.pcr)
             components.check_model(
                 fingerprints.fingerprint(model),
-                model.config.model.hidden_size,
+                model.config.model.vector_width,
                 f"--pcr={FLAGS.pcr}",
             )
         print(
@@ -86,6 +86,7 @@ def main(_) -> None:
             "seq_length": seq_length,
             "pooling": model.config.model.pooling,
             "sentence_vector": model.config.model.sentence_vector,
+            "dimensions": model.config.model.dimensions,
             "prompt": model.tokenizer.prompt,
             "prompts": model.prompts,
         }

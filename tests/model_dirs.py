@@ -120,8 +120,9 @@ def fit(trained: OpenedWeights) -> PrincipalComponents:
     random = np.random.default_rng(11)
     languages = {}
     for language in LANGUAGES:
-        moment = SecondMoment(trained.config.model.hidden_size)
-        moment.add(random.normal(0.5, 1, [50, trained.config.model.hidden_size]))
+        width = trained.config.model.vector_width
+        moment = SecondMoment(width)
+        moment.add(random.normal(0.5, 1, [50, width]))
         languages[language] = moment.components(2)
     return PrincipalComponents(fingerprints.fingerprint(trained), languages)
 

@@ -1,6 +1,7 @@
 """How vectors are read from trained weights: pooling, projections, length."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import commands
@@ -11,9 +12,11 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common import identity
 from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
+from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.opened_weights import (
     OpenedWeights,
     describe_cut,
@@ -102,6 +105,9 @@ def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
         ),
         (Reading(sentence_vector="p"), "'p'; allowed: pooled, projected"),
         (Reading(sentence_vector="projected"), "has no projection"),
+        (Reading(dimensions=-1), "--dimensions is -1; allowed: an int from 0"),
+        (Reading(dimensions=True), "--dimensions is True; allowed: an int from 0"),
+        (Reading(dimensions=17), "is 17; allowed: 1 to 16, .* encoder, or 0 for all"),
         (Reading(seq_length=38), "38; allowed: 3 to 37 tokens .40 positions less"),
     ],
 )
@@ -132,8 +138,57 @@ def test_vectors_of_an_export_are_fixed(toy_export):
         opening.open_encoder(toy_export.path, Reading(seq_length=9))
     with pytest.raises(UserError, match="--prompt is 'q: '; allowed .*: no --prompt"):
         opening.open_encoder(toy_export.path, Reading(prompt="q: "))
-    same = Reading(pooling="mean", seq_length=37, prompt="")
+    with pytest.raises(UserError, match="--dimensions is 5; allowed .*: 16, because"):
+        opening.open_encoder(toy_export.path, Reading(dimensions=5))
+    same = Reading(pooling="mean", seq_length=37, prompt="", dimensions=16)
     opening.open_encoder(toy_export.path, same)
+
+
+@pytest.mark.parametrize("form", ["{}", "untrained:{}", "bow:{}", "best:{}"])
+def test_the_first_components_of_vectors(tmp_path, form):
+    settings = {"trainer.best_checkpoint_metric": "cmlm/loss"}
+    source = model_dirs.write(tmp_path / "run", **settings)
+    shutil.copytree(source, f"{source}/best", dirs_exist_ok=True)
+    model = form.format(source)
+    whole = opening.open_encoder(model)
+    short = opening.open_encoder(model, Reading(dimensions=5))
+    assert (short.dim, short.info["dim"], short.info["dimensions"]) == (5, 5, 5)
+    np.testing.assert_array_equal(short.encode(TEXTS), whole.encode(TEXTS)[:, :5])
+    unit = np.linalg.norm(short.encode(TEXTS[:2], normalize=True), axis=1)
+    np.testing.assert_allclose(unit, 1, rtol=1e-6)
+    assert identity.revision(short) != identity.revision(whole)
+    for dimensions in (0, 16):
+        same = opening.open_encoder(model, Reading(dimensions=dimensions))
+        assert same.info == whole.info and same.dim == 16
+
+
+def test_a_run_states_the_dimensions_of_its_vectors(tmp_path):
+    """The same encoder as by the flag, and PCR knows it from the whole one."""
+    source = model_dirs.write(tmp_path / "a")
+    stated = model_dirs.write(tmp_path / "b", **{"model.dimensions": 5})
+    whole, short = map(opening.open_encoder, (source, stated))
+    flagged = opening.open_encoder(source, Reading(dimensions=5))
+    assert identity.of(short) == identity.of(flagged) != identity.of(whole)
+    again = opening.open_encoder(stated, Reading(dimensions=0))
+    np.testing.assert_array_equal(again.encode(TEXTS), whole.encode(TEXTS))
+    assert identity.of(again) == identity.of(whole)
+    components = model_dirs.fit(model_dir.load_weights(stated))
+    components.check_model(short.info["fingerprint"], short.dim, "pcr.npz")
+    with pytest.raises(UserError, match="allowed: the model, .*--dimensions and prom"):
+        components.check_model(whole.info["fingerprint"], whole.dim, "pcr.npz")
+
+
+def test_the_first_components_of_projected_vectors(tmp_path):
+    source = model_dirs.write(tmp_path / "run")
+    expected = with_projection(source)
+    reading = Reading(sentence_vector="projected", dimensions=5)
+    read = opening.open_encoder(source, reading)
+    model_dirs.assert_same(read.encode(TEXTS), expected[:, :5], 1e-5)
+    # The network of the training reads them, too: `evals` and exports use it.
+    opened = opening.open_weights(source, reading)
+    graph = SentenceGraph(opened.tokenizer, opened.encoder, opened.seq_length)
+    vectors = graph.vectors(tf.constant(TEXTS))
+    model_dirs.assert_same(vectors, expected[:, :5], 1e-5)
 
 
 @pytest.mark.parametrize("trained", [9, 21])

@@ -73,8 +73,8 @@ class PrincipalComponents:
             raise UserError(
                 f"{path} was fitted for the fingerprint {self.fingerprint[:12]}, this "
                 f"encoder has {fingerprint[:12]}; allowed: the model, --pooling, "
-                "--sentence_vector and prompt of the fitting, or a new file by python "
-                "-m cmlm.pcr"
+                "--sentence_vector, --dimensions and prompt of the fitting, or a new "
+                "file by python -m cmlm.pcr"
             )
         if self.table.shape[2] != dim:
             raise UserError(

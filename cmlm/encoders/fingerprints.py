@@ -45,6 +45,8 @@ def _without_prompt(opened: OpenedWeights) -> str:
         opened.tokenizer.rules.lower_case,
     ]
     settings += _other_rules(opened.tokenizer.rules)
+    if config.dimensions:
+        settings.append({"dimensions": config.dimensions})
     parts = [sorted(weights), settings, opened.tokenizer.vocab]
     if opened.tokenizer.contents:
         parts.append(opened.tokenizer.contents)
@@ -71,22 +73,24 @@ def check_fingerprint(value: object, path: str) -> None:
 def describe(opened: OpenedWeights, seq_length: int) -> dict:
     """Describes an encoder in plain values, for reports and export.json.
 
-    An encoder without a prompt has no `prompt`, and one without named prompts has no
-    `prompts`.
+    An encoder without a prompt has no `prompt`, one without named prompts has no
+    `prompts`, and one that keeps all components of a vector has no `dimensions`.
     """
+    config = opened.config.model
     prompt, named = opened.tokenizer.prompt, opened.prompts
     plain = _without_prompt(opened)
     return {
         "fingerprint": prompts.fingerprint(plain, prompt),
         "checkpoint": opened.checkpoint,
         "step": opened.step,
-        "dim": opened.config.model.hidden_size,
-        "pooling": opened.config.model.pooling,
-        "sentence_vector": opened.config.model.sentence_vector,
+        "dim": config.vector_width,
+        "pooling": config.pooling,
+        "sentence_vector": config.sentence_vector,
         "seq_length": seq_length,
         "trained_seq_length": opened.trained_seq_length or opened.seq_length,
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
+        **({"dimensions": config.dimensions} if config.dimensions else {}),
         **({"prompt": prompt, prompts.PLAIN: plain} if prompt else {}),
         **({"prompts": named} if named else {}),
     }

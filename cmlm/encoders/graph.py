@@ -8,6 +8,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from cmlm.encoders.signatures import TENSORS
+from cmlm.modeling import pooling
 from cmlm.tokenization.base import Tokenizer
 
 
@@ -93,10 +94,12 @@ class BagOfWords:
     Args:
         table: the embedding table, float [vocab_size, dim].
         tokenizer: the tokenizer of the table's vocabulary.
+        width: the components of a vector, at most dim.
     """
 
-    def __init__(self, table: tf.Variable, tokenizer: Tokenizer):
+    def __init__(self, table: tf.Variable, tokenizer: Tokenizer, width: int):
         self._table = table
+        self._width = width
         self._added = (tokenizer.cls_id, tokenizer.sep_id)
 
     def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -107,4 +110,5 @@ class BagOfWords:
         words = tf.cast(tf.gather(self._table, ids), tf.float32)
         total = tf.reduce_sum(words * weights, axis=1)
         count = tf.reduce_sum(weights, axis=1)
-        return {"default": tf.math.divide_no_nan(total, count)}
+        vectors = tf.math.divide_no_nan(total, count)
+        return {"default": pooling.shorten(vectors, self._width)}

@@ -178,7 +178,7 @@ def _fixed(encoder, reading: Reading, model: str):
     reading.check_prompts()
     # An encoder without a prompt does not describe one.
     known = {"prompt": "", "prompts": {}, **encoder.info}
-    known["seq_length"] = encoder.seq_length
+    known |= {"seq_length": encoder.seq_length, "dimensions": encoder.dim}
     for name, value in vars(reading).items():
         if name == "prompt_name":
             continue
@@ -208,7 +208,7 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
     tokenizer = tokenizer.prompted(config.prompt)
     graph = SentenceGraph(tokenizer, model.encoder, seq_length)
     info = {
-        "dim": config.hidden_size,
+        "dim": config.vector_width,
         "prompt": config.prompt,
         "prompts": config.named_prompts,
     }
@@ -268,11 +268,13 @@ def _lean_graph(
 
 def _bag_of_words(opened: OpenedWeights, reading: Reading, name: str) -> Encoder:
     seq_length = resolve_seq_length(opened, reading.seq_length)
-    bag = BagOfWords(opened.encoder.embedding_table, opened.tokenizer)
+    model = opened.config.model
+    width = min(model.dimensions or model.embedding_width, model.embedding_width)
+    bag = BagOfWords(opened.encoder.embedding_table, opened.tokenizer, width)
     graph = SentenceGraph(opened.tokenizer, bag, seq_length)
     info = {**describe(opened, seq_length), "precision": "float32"}
     info["pooling"] = info["sentence_vector"] = "bag of word embeddings"
-    info["dim"] = opened.config.model.embedding_width
+    info["dim"] = width
     for key in {"fingerprint", prompts.PLAIN} & info.keys():
         info[key] = f"bow-{info[key]}"
     return _of_graph(graph, info, name)

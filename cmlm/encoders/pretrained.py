@@ -205,6 +205,11 @@ def load_weights(
     logger.info("weights: %s, %s", path, source.kind)
     if tokenizer.prompt:
         logger.info("prompt: %s precedes every text", shown(tokenizer.prompt))
+    if model.config.dimensions:
+        logger.info(
+            "dimensions: the first %d of %d",
+            *(model.config.dimensions, model.config.hidden_size),
+        )
     stated = model.config.named_prompts
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(

@@ -1,4 +1,4 @@
-"""The reading of sentence vectors: pooling, projection, length, prompt, precision."""
+"""The reading of sentence vectors: pooling, dimensions, length, prompt, precision."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Reading:
         pooling: a key of `pooling.POOLINGS`.
         sentence_vector: `pooled` or `projected`.
         seq_length: the longest sentence in tokens, [CLS] and [SEP] included.
+        dimensions: the first components of a vector, this many; 0: all.
         prompt: a text that precedes every text, such as `query: ` for E5.
         prompt_name: the name of that prompt, in the place of its text.
         prompts: the prompts by name, such as `query` and `passage`.
@@ -35,6 +36,7 @@ class Reading:
     pooling: str | None = None
     sentence_vector: str | None = None
     seq_length: int | None = None
+    dimensions: int | None = None
     prompt: str | None = None
     prompt_name: str | None = None
     prompts: Mapping[str, str] | None = None
@@ -54,6 +56,10 @@ class Reading:
             value = getattr(self, name)
             if value not in (None, *allowed):
                 raise fields.refused(f"--{name}", value, ", ".join(allowed))
+        # A bool is an int.
+        is_number = type(self.dimensions) is int and self.dimensions >= 0
+        if self.dimensions is not None and not is_number:
+            raise fields.refused("--dimensions", self.dimensions, "an int from 0")
         self.check_prompts()
 
     def check_prompts(self) -> None:
@@ -93,7 +99,7 @@ class Reading:
             path: the origin of the weights, for messages.
 
         Raises:
-            UserError: the weights lack the chosen layer.
+            UserError: the weights lack the chosen layer, or have fewer dimensions.
         """
         mode = self.pooling or model.config.pooling
         if self.pooling and pooling.POOLINGS[mode].through_pooler:
@@ -116,7 +122,13 @@ class Reading:
             known = model.config.named_prompts
             prompts_lib.check_name(self.prompt_name, known, path, "--prompt_name")
             model.config.prompt = known[self.prompt_name]
-        model.read_by(mode, self.sentence_vector or model.config.sentence_vector)
+        if self.dimensions is not None:
+            model.config.keep(self.dimensions, "--dimensions")
+        model.read_by(
+            mode,
+            self.sentence_vector or model.config.sentence_vector,
+            model.config.dimensions,
+        )
 
 
 # The default of every function that opens an encoder.

@@ -1,5 +1,6 @@
 """The flags that select a `Reading`: --pooling, --sentence_vector, --seq_length,
---prompt, --prompt_name, --prompts; and --precision, for commands that encode.
+--dimensions, --prompt, --prompt_name, --prompts; and --precision, for commands that
+encode.
 
 Commands define these flags before they import TensorFlow, so `Reading.validate` checks
 the values later.
@@ -13,7 +14,7 @@ from cmlm.common import choices
 
 FLAGS = flags.FLAGS
 NAMES = (
-    *("pooling", "sentence_vector", "seq_length"),
+    *("pooling", "sentence_vector", "seq_length", "dimensions"),
     *("prompt", "prompt_name", "prompts", "precision"),
 )
 # The flags belong to the command that defines them, so its --help lists them.
@@ -41,6 +42,13 @@ def define() -> None:
         "Default: the limit that the starting weights state; without such a limit, the "
         "length of the training, or 128 for weights of another program. At most the "
         "positions of the encoder less model.num_views.",
+    )
+    flags.DEFINE_integer(
+        "dimensions",
+        None,
+        "Keep the first N numbers of each vector; 0 keeps all. Default: as trained; "
+        "for a folder of sentence-transformers, its truncate_dim.",
+        lower_bound=0,
     )
     flags.DEFINE_string(
         "prompt",
@@ -90,6 +98,7 @@ def reading(with_precision: bool = True):
         FLAGS.pooling,
         FLAGS.sentence_vector,
         FLAGS.seq_length,
+        FLAGS.dimensions,
         FLAGS.prompt,
         FLAGS.prompt_name,
         None if FLAGS.prompts is None else prompts.parse(FLAGS.prompts),

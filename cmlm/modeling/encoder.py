@@ -85,6 +85,9 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
 class EncoderNetwork(keras.Model):
     """The Keras network: token ids in, one vector per sentence out.
 
+    `default` of `call` is the vector that users read, with `model.dimensions`
+    components. Objectives train on `sentence_vector`, which has all of them.
+
     Args:
         config: the resolved configuration, with `vocab_size` set.
         projection: P(v); needed only for `sentence_vector="projected"`.
@@ -120,7 +123,7 @@ class EncoderNetwork(keras.Model):
             self.relative_positions = layers.RelativePositions(
                 config.num_attention_heads, name="relative_positions"
             )
-        self.read_by(config.pooling, projection)
+        self.read_by(config.pooling, projection, config.dimensions)
         # This call creates the variables: heads tie to the embedding table, and
         # checkpoints are restored before the first batch.
         self(self.dummy_inputs())
@@ -143,7 +146,10 @@ class EncoderNetwork(keras.Model):
                 )
 
     def read_by(
-        self, mode: str, projection: Optional[layers.ViewProjection] = None
+        self,
+        mode: str,
+        projection: Optional[layers.ViewProjection] = None,
+        dimensions: int = 0,
     ) -> None:
         """Sets how sentence vectors are read from the token vectors.
 
@@ -151,9 +157,11 @@ class EncoderNetwork(keras.Model):
             mode: a key of `pooling.POOLINGS`.
             projection: P(v), whose mean over the views is the sentence vector; None
                 takes the pooled vector itself.
+            dimensions: the components of `default`, see `pooling.shorten`.
         """
         self.pooling = mode
         self.projection = projection
+        self.dimensions = dimensions
         # If the pooling does not use BERT's pooler, no objective trains it, and weight
         # decay would shrink a trainable pooler to zero.
         uses_pooler = pooling.POOLINGS[mode].through_pooler
@@ -191,13 +199,13 @@ class EncoderNetwork(keras.Model):
             training: whether dropout is on.
 
         Returns:
-            `default` and `pooled_output`, the sentence vectors [batch, dim], not
-            normalised; `sequence_output` [batch, seq, dim]; `encoder_outputs`, a list
-            with the output [batch, seq, dim] of every layer.
+            `default` and `pooled_output`, the sentence vectors as they are read,
+            [batch, dimensions], not normalised; `sequence_output` [batch, seq, dim];
+            `encoder_outputs`, a list with the output [batch, seq, dim] of every layer.
         """
         outputs = self._token_outputs(inputs, training)
-        vectors = self._pool(outputs["sequence_output"], inputs["input_mask"])
-        vectors = self._projected(vectors)
+        vectors = self.vectors_of(outputs["sequence_output"], inputs["input_mask"])
+        vectors = pooling.shorten(vectors, self.dimensions)
         return {
             "default": vectors,
             "pooled_output": vectors,
@@ -206,8 +214,17 @@ class EncoderNetwork(keras.Model):
         }
 
     def sentence_vector(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
-        """`default` of `call` alone, float [batch, dim]."""
+        """The sentence vector with all its components, float [batch, dim]."""
         return self._projected(self.pooled_vector(inputs, training))
+
+    def vectors_of(self, tokens: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """`sentence_vector` of the outputs of the last layer, float [batch, dim].
+
+        Args:
+            tokens: float [batch, seq, dim], `sequence_output` of `call`.
+            mask: [batch, seq], 1 for a real token and 0 for padding.
+        """
+        return self._projected(self._pool(tokens, mask))
 
     def pooled_vector(self, inputs: dict[str, tf.Tensor], training=None) -> tf.Tensor:
         """The sentence vector before any projection, float [batch, dim]."""

@@ -85,6 +85,8 @@ class EncoderConfig(hyperparams.Config):
             longer. 0: the longest sequence of the objectives.
         sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
             5.1): the mean of the N projected vectors.
+        dimensions: readers of the encoder get the first components of a sentence
+            vector, this many; 0: all, `hidden_size`. Objectives see all.
     """
 
     preset: str = fields.one_of("base", PRESETS)
@@ -110,6 +112,12 @@ class EncoderConfig(hyperparams.Config):
     prompt: str = ""
     seq_length: int = fields.ranged(0, at_least=0)
     sentence_vector: str = fields.one_of("pooled", SENTENCE_VECTORS)
+    dimensions: int = fields.ranged(0, at_least=0)
+
+    @property
+    def vector_width(self) -> int:
+        """The width of a sentence vector as it is read."""
+        return self.dimensions or self.hidden_size
 
     @property
     def embedding_width(self) -> int:
@@ -166,6 +174,7 @@ class EncoderConfig(hyperparams.Config):
                 self.num_attention_heads,
                 f"a divisor of {prefix}hidden_size, {self.hidden_size}",
             )
+        self.keep(self.dimensions, f"{prefix}dimensions")
         if self.num_views >= self.max_position_embeddings:
             raise fields.refused(
                 f"{prefix}num_views",
@@ -174,6 +183,21 @@ class EncoderConfig(hyperparams.Config):
                 f"{self.max_position_embeddings}",
             )
         _check_memory(self, prefix)
+
+    def keep(self, dimensions: int, name: str) -> None:
+        """Sets `dimensions`; the whole width becomes 0.
+
+        Args:
+            dimensions: the value.
+            name: the setting or flag that has it, for the message.
+
+        Raises:
+            UserError: a vector has fewer components.
+        """
+        if dimensions > self.hidden_size:
+            allowed = f"1 to {self.hidden_size}, the width of the encoder, or 0 for all"
+            raise fields.refused(name, dimensions, allowed)
+        self.dimensions = 0 if dimensions == self.hidden_size else dimensions
 
 
 def _check_memory(config: EncoderConfig, prefix: str) -> None:

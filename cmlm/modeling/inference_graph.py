@@ -87,7 +87,7 @@ class InferenceEncoder(tf.Module):
                 `input_type_ids` (default: zeros), each [batch, seq].
 
         Returns:
-            `default`, float32 [batch, dim].
+            `default`, float32 [batch, dimensions].
         """
         ids, mask = inputs["input_word_ids"], inputs["input_mask"]
         real = RealTokens(mask, self._config.num_attention_heads)
@@ -116,7 +116,7 @@ class InferenceEncoder(tf.Module):
         vectors = tf.cast(self._pool(tokens, mask), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
-        return {"default": vectors}
+        return {"default": pooling.shorten(vectors, self._config.dimensions)}
 
     # ---------------------------------------------------------------- weights
 

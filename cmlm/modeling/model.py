@@ -64,18 +64,20 @@ class SentenceModel(tf.Module):
             self.parts[SECOND_ENCODER] = network
         return self.parts[SECOND_ENCODER]
 
-    def read_by(self, mode: str, sentence_vector: str) -> None:
+    def read_by(self, mode: str, sentence_vector: str, dimensions: int = 0) -> None:
         """Sets how sentence vectors are read, in the configuration too.
 
         Args:
             mode: a key of `pooling.POOLINGS`.
             sentence_vector: one of `encoder_config.SENTENCE_VECTORS`.
+            dimensions: the components of a vector, see `pooling.shorten`.
         """
         self.config.pooling, self.config.sentence_vector = mode, sentence_vector
-        projected = sentence_vector == "projected"
-        self.encoder.read_by(mode, self.projection() if projected else None)
+        self.config.dimensions = dimensions
+        projection = self.projection() if sentence_vector == "projected" else None
+        self.encoder.read_by(mode, projection, dimensions)
         if SECOND_ENCODER in self.parts:
-            self.second_encoder().read_by(mode, None)
+            self.second_encoder().read_by(mode, None, dimensions)
 
     def _initializer(self) -> keras.initializers.Initializer:
         return keras.initializers.TruncatedNormal(stddev=self.config.initializer_range)

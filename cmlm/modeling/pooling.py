@@ -114,3 +114,16 @@ def pool(
     vectors = pooling.reduce(tf.cast(tokens, tf.float32), tf.cast(mask, tf.float32))
     vectors = tf.cast(vectors, tokens.dtype)
     return pooler(vectors) if pooling.through_pooler else vectors
+
+
+def shorten(vectors: tf.Tensor, dimensions: int) -> tf.Tensor:
+    """Keeps the first components of each vector.
+
+    Args:
+        vectors: float [batch, dim].
+        dimensions: the number of components, at most dim; 0 keeps all.
+
+    Returns:
+        float [batch, dimensions].
+    """
+    return vectors[:, :dimensions] if dimensions else vectors

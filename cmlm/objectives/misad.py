@@ -279,11 +279,12 @@ class MisadObjective(MaskedTextObjective):
                 {key: inputs[key] for key in ("input_word_ids", "input_mask")},
                 training=training,
             )
-            vectors[name] = tf.cast(outputs["default"], tf.float32)
+            sequence = outputs["sequence_output"]
+            whole = self.model.encoder.vectors_of(sequence, inputs["input_mask"])
+            vectors[name] = tf.cast(whole, tf.float32)
             if "masked_lm_ids" not in inputs:
                 continue
             masked = masked_tokens.of_batch(batch | inputs)
-            sequence = outputs["sequence_output"]
             logits = self.masked_lm(tf.gather_nd(sequence, masked.tokens))
             found = self.masked_metrics(masked, logits)
             terms.append(found["loss"][0])

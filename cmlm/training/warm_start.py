@@ -35,6 +35,7 @@ _SHAPE = (
     "normalized",
     "prompts",
     "prompt",
+    "dimensions",
 )
 
 

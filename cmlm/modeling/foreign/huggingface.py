@@ -103,6 +103,9 @@ def read(folder: str) -> base.Source:
     architecture.check_shapes(found, stored, model, config, path)
     ours = json_files.field(config, OURS, dict, path, {})
     model |= _vector_settings(around.pooling, ours, path, notes)
+    # sentence-transformers keeps a vector whole that has no more components.
+    if around.dimensions < model["hidden_size"]:
+        model["dimensions"] = around.dimensions
     notes += around.notes
     warnings = []
     tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))

@@ -15,6 +15,9 @@ from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
+# The setting for the first components of a vector. sentence-transformers cuts the
+# vector of the last module, so one that Normalize has scaled is shorter than 1 then.
+TRUNCATED = "truncate_dim"
 # The modules, in the order in which this project computes them.
 _ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 _CONFIG = "config.json"
@@ -56,6 +59,7 @@ class Modules:
         normalized: whether vectors are scaled to length 1.
         prompts: the texts that may precede a text, by name.
         prompt: the text that precedes every text by default, or "".
+        dimensions: the first components of a vector, this many; 0: all.
         notes: settings that are not followed, one sentence each.
     """
 
@@ -66,6 +70,7 @@ class Modules:
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     prompt: str = ""
+    dimensions: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -120,10 +125,9 @@ def read(folder: str) -> Modules:
             f"similarity_fn_name {shown(similarity)} is not kept: similarity is the "
             "cosine here and in an export"
         )
-    if settings.get("truncate_dim") is not None:
-        raise UserError(
-            f"{settings_path} has truncate_dim={shown(settings['truncate_dim'])}; "
-            "allowed: null, and the vectors cut after encode"
+    if settings.get(TRUNCATED) is not None:
+        found.dimensions = json_files.field(
+            settings, TRUNCATED, int, settings_path, at_least=1
         )
     left = list(_ORDER)
     for number, entry in enumerate(json_files.read(path, list)):

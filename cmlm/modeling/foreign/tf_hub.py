@@ -102,7 +102,7 @@ def _beyond_weights(
         epsilons = {1e-12}
     found["layer_norm_epsilon"] = epsilons.pop()
     if settings:
-        own = ("num_views", "pooling", "sentence_vector")
+        own = ("num_views", "pooling", "sentence_vector", "dimensions")
         return found | {name: settings[name] for name in own if name in settings}
     pooling = _pooling(saved)
     if pooling is None:
