@@ -289,6 +289,27 @@ def test_replicas_and_micro_batches_do_not_change_a_regression(data, two_replica
     assert_two_steps_are_the_same(case, trainer)
 
 
+@pytest.mark.large
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("bitext", {}),
+        ("scored", {}),
+        ("mirror", {}),
+        ("quickthought", {"encoders": "two"}),
+    ],
+)
+def test_replicas_and_micro_batches_do_not_change_nested_vectors(
+    name, settings, data, two_replicas
+):
+    # As for `case`.
+    keras.utils.set_random_seed(3)
+    with toys.eagerly():
+        case = Case(name, data, dimensions=(16, 5, 3), **settings)
+    trainer = case.build(two_replicas, micro_batch_size=2)
+    assert_two_steps_are_the_same(case, trainer)
+
+
 def assert_two_steps_are_the_same(case: Case, trainer: Trainer) -> None:
     for name, variable in variables(trainer).items():
         variable.assign(case.start[name])

@@ -443,5 +443,11 @@ class EmbeddingObjective(Objective):
             The summed loss and the metrics, as `compute` returns them.
         """
 
+    def total_loss(
+        self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]
+    ) -> tuple[tf.Tensor, dict[str, Metric]]:
+        """The loss that is trained, as `embedding_loss` returns it."""
+        return self.embedding_loss(embeddings, batch)
+
     def compute(self, batch, training):
-        return self.embedding_loss(self.embed(batch, training), batch)
+        return self.total_loss(self.embed(batch, training), batch)

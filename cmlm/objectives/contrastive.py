@@ -10,13 +10,14 @@ from cmlm.common import distributed, fields
 from cmlm.errors import UserError
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
-from cmlm.objectives.base import Data, EmbeddingObjective, Metric, ObjectiveConfig
+from cmlm.objectives.base import Data, Metric
+from cmlm.objectives.nested import NestedConfig, NestedObjective
 
 SIMILARITIES = ("cosine", "dot")
 
 
 @dataclasses.dataclass
-class ContrastiveConfig(ObjectiveConfig):
+class ContrastiveConfig(NestedConfig):
     """A text ranks its partner above the other texts of the global batch.
 
     Attributes:
@@ -49,7 +50,7 @@ class ContrastiveConfig(ObjectiveConfig):
             )
 
 
-class ContrastiveObjective(EmbeddingObjective):
+class ContrastiveObjective(NestedObjective):
     """Base of the objectives on pairs of texts.
 
     Every source ranks all targets of the global batch, and every target all sources;
@@ -89,9 +90,15 @@ class ContrastiveObjective(EmbeddingObjective):
         return any(first.isdisjoint(example[:2]) for example in examples)
 
     def embed_side(self, batch, side, training, encoder=None):
-        vectors = super().embed_side(batch, side, training, encoder)
+        return self._scaled(super().embed_side(batch, side, training, encoder))
+
+    def first(self, embeddings, size):
+        return self._scaled(super().first(embeddings, size))
+
+    def _scaled(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Vectors whose inner product is the similarity, float32 [..., dim]."""
         if self.config.similarity == "cosine":
-            vectors = tf.math.l2_normalize(vectors, axis=-1)
+            return tf.math.l2_normalize(vectors, axis=-1)
         return vectors
 
     def embedding_loss(self, embeddings, batch):

@@ -11,14 +11,15 @@ from cmlm.data import pair_pipelines, scored
 from cmlm.errors import UserError
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
-from cmlm.objectives.base import Data, EmbeddingObjective
+from cmlm.objectives.base import Data
+from cmlm.objectives.nested import NestedConfig, NestedObjective
 from cmlm.objectives.prompted import PromptedConfig
 
 LOSSES = ("cosent", "cosine")
 
 
 @dataclasses.dataclass
-class ScoredConfig(PromptedConfig):
+class ScoredConfig(PromptedConfig, NestedConfig):
     """The cosine of two sentences follows their score.
 
     Attributes:
@@ -63,7 +64,7 @@ class ScoredConfig(PromptedConfig):
                 )
 
 
-class ScoredObjective(EmbeddingObjective):
+class ScoredObjective(NestedObjective):
     """Learns from sentence pairs with scores: CoSENT, or regression of the cosine.
 
     CoSENT (Su, 2022, https://kexue.fm/archives/8847) compares all pairs of the global

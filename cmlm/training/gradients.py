@@ -120,7 +120,7 @@ class ReplicaGradients:
         vectors = _joined(vectors.stack())
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            loss, metrics = objective.embedding_loss(vectors, batch)
+            loss, metrics = objective.total_loss(vectors, batch)
             scaled = tf.reduce_sum(loss * scale)
         upstream, *gradients = tape.gradient(scaled, [vectors, *variables])
         gradients = [

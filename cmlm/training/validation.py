@@ -151,7 +151,7 @@ class Validator:
             lambda rows: objective.embed(rows, training=False),
             lambda before, more: tf.concat([before, more], axis=0),
         )
-        return _stacked(objective.embedding_loss(vectors, batch)[1])
+        return _stacked(objective.total_loss(vectors, batch)[1])
 
     def _fold(
         self,
