@@ -12,6 +12,9 @@ configs/mirror_word.flags, which masks no span, and refuses arms with a span.
 `both` has a dropout of 0.1 and spans of 5 characters. `dropout_0.05` to `dropout_0.4`
 and `span_2` to `span_20` change one of these values (tables 12 and 13). `fast` trains
 words at 5e-5 instead of 2e-5, which the paper does with random strings (table 10).
+`nested` is `both` with the loss of nested vectors (Matryoshka,
+https://arxiv.org/abs/2205.13147), for a start of 384 dimensions. --dimensions=96 scores
+the first 96 components of the vectors, too: `stsb-test@96`.
 
 Every arm and seed appends one JSON line with its scores to --results, when it is
 finished; a second start skips the lines that are there. --table prints mean and
@@ -29,6 +32,7 @@ flags.DEFINE_string("model", None, "Weights to start from.")
 flags.DEFINE_string("strings", None, "Strings to train on, one a line.")
 flags.DEFINE_bool("words", False, "Use the recipe for words.")
 flags.DEFINE_list("poolings", ["cls", "mean"], "Poolings of the sentence vectors.")
+flags.DEFINE_list("dimensions", [], "Numbers of first components to score, too.")
 claims.define_flags(["both", "none", "span", "dropout"])
 
 FLAGS = flags.FLAGS
@@ -42,6 +46,7 @@ ARMS = {
     "both": [],
     "drophead": [*_NO_DROPOUT, "model.drophead_rate=0.2"],
     "controlled": [*_NO_SPAN, "task.mirror.controlled_dropout=true"],
+    "nested": ["task.mirror.dimensions=[384,192,96,48]"],
     "fast": [*_NO_SPAN, "trainer.optimizer.learning_rate=5e-5"],
 }
 for _rate in ("0.05", "0.2", "0.3", "0.4"):
@@ -53,11 +58,17 @@ for _length in ("2", "10", "15", "20"):
     ARMS[f"span_{_length}"] = [f"task.mirror.span.length={_length}"]
 _WITHOUT_SPAN = ("none", "dropout", "drophead", "controlled", "fast")
 _TASKS = ("stsb-test", "sick-r", "simlex999", "geometry")
+_SHORT_TASKS = ("stsb-test", "sick-r")
 
 
 def _score(name: str, model: str, *more: str) -> dict[str, float]:
     also = {"geometry": ["isotropy_unit"]}
-    return claims.scores(name, model, _TASKS, *more, also=also)
+    found = claims.scores(name, model, _TASKS, *more, also=also)
+    for size in FLAGS.dimensions:
+        more_of_size = (*more, f"--dimensions={size}")
+        short = claims.scores(f"{name}-{size}", model, _SHORT_TASKS, *more_of_size)
+        found |= {f"{task}@{size}": value for task, value in short.items()}
+    return found
 
 
 def _train(name: str, pooling: str, arm: str, seed: int) -> str:
@@ -104,7 +115,8 @@ def _run() -> None:
 def _table() -> None:
     found = claims.rows(FLAGS.results)
     keys = ("kind", "pooling", "arm")
-    claims.print_table(found, keys, (*_TASKS, "isotropy_unit"))
+    sizes = dict.fromkeys(key for row in found for key in row if "@" in key)
+    claims.print_table(found, keys, (*_TASKS, "isotropy_unit", *sizes))
 
 
 if __name__ == "__main__":
