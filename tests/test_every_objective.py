@@ -239,6 +239,15 @@ def test_two_steps_train(case):
     assert int(case.trainer.batches_seen[case.name]) == 2
 
 
+def test_the_loss_reads_all_components_of_vectors(case):
+    """`model.dimensions` concerns readers of the encoder alone."""
+    encoder, batch = case.trainer.model.encoder, case.batches[0]
+    losses = []
+    for encoder.dimensions in (5, 0):
+        losses.append(case.objective.compute(batch, training=False)[0].numpy())
+    np.testing.assert_array_equal(*losses)
+
+
 @pytest.mark.large
 def test_gradient_is_that_of_the_loss(case):
     """For each weight along a direction, against the difference of two losses."""

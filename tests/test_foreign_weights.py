@@ -707,13 +707,30 @@ def test_vectors_may_be_scaled_twice(tmp_path):
     assert (found.pooling, found.normalized) == ("cls", True)
 
 
-def test_vectors_that_are_cut_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    "truncate_dim, dimensions",
+    [(None, 0), (3, 3), (HIDDEN, 0), (HIDDEN + 1, 0)],
+)
+def test_a_folder_states_the_dimensions_of_its_vectors(
+    tmp_path, truncate_dim, dimensions
+):
+    """sentence-transformers takes more than there are for all."""
+    write_folder(tmp_path)
     write_modules(tmp_path, ("Pooling", "1", {}))
-    settings = tmp_path / modules.PROMPTS
-    settings.write_text('{"truncate_dim": null}')
-    assert modules.read(str(tmp_path)).is_st
-    settings.write_text('{"truncate_dim": 8}')
-    with pytest.raises(UserError, match="truncate_dim=8; allowed: null, and the vec"):
+    plain = opening.open_encoder(str(tmp_path))
+    settings = {"truncate_dim": truncate_dim}
+    (tmp_path / modules.PROMPTS).write_text(json.dumps(settings))
+    assert opening.open_weights(str(tmp_path)).config.model.dimensions == dimensions
+    encoder = opening.open_encoder(str(tmp_path))
+    expected = plain.encode(["a cat"])[:, : dimensions or HIDDEN]
+    np.testing.assert_array_equal(encoder.encode(["a cat"]), expected)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "true", '"8"', "8.5"])
+def test_dimensions_that_a_vector_cannot_have_are_refused(tmp_path, value):
+    write_modules(tmp_path, ("Pooling", "1", {}))
+    (tmp_path / modules.PROMPTS).write_text(f'{{"truncate_dim": {value}}}')
+    with pytest.raises(UserError, match="truncate_dim=.*; allowed: int from 1"):
         modules.read(str(tmp_path))
 
 

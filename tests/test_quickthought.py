@@ -9,7 +9,7 @@ import tensorflow as tf
 import toys
 from oracles import softmax
 
-from cmlm.common import fields
+from cmlm.common import arrays, fields
 from cmlm.encoders import model_dir, opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
@@ -140,6 +140,11 @@ def test_both_encoders_make_one_vector(tmp_path):
     wanted = [half / np.linalg.norm(half, axis=1, keepdims=True) for half in halves]
     np.testing.assert_allclose(found, np.concatenate(wanted, axis=1), atol=1e-5)
     assert joined.dim == 2 * config.model.hidden_size == joined.info["dim"]
+    short = opening.open_encoder(f"both:{run}", Reading("cls", dimensions=5))
+    halves = [arrays.unit_length(half[:, :5]) for half in halves]
+    found = short.encode(model_dirs.SENTENCES)
+    np.testing.assert_allclose(found, np.concatenate(halves, axis=1), atol=1e-5)
+    assert short.dim == short.info["dim"] == 10
     with pytest.raises(UserError, match="both:.* is two encoders; allowed: a model_di"):
         opening.open_weights(f"both:{run}")
     other = str(tmp_path / "other")
