@@ -15,10 +15,11 @@ processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/
 their unit vectors in shards. The same command resumes a stopped run, and encodes the
 new lines of a text that grew at its end. cmlm.mine reads the folder.
 
---pooling, --sentence_vector, --seq_length, --prompt, --prompts and --precision change
-the vectors of a model_dir or of another program's weights. Exports, servers and stored
-vectors have fixed values; a different one is an error. --prompt_name selects a prompt
-of the model for the lines; --query gets its prompt `query`, if it has one.
+--pooling, --sentence_vector, --seq_length, --dimensions, --prompt, --prompts and
+--precision change the vectors of a model_dir or of another program's weights. Exports,
+servers and stored vectors have fixed values; a different one is an error. --prompt_name
+selects a prompt of the model for the lines; --query gets its prompt `query`, if it has
+one.
 """
 
 import contextlib

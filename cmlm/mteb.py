@@ -34,12 +34,20 @@ class MtebEncoder(abs_encoder.AbsEncoder):
     Args:
         model: a model that `opening.open_encoder` opens.
         precision: float32, bfloat16, or None for the precision of the model.
+        dimensions: the first numbers of a vector, this many; 0 for all, or None for
+            those of the model.
     """
 
-    def __init__(self, model: str | os.PathLike, precision: str | None = None):
+    def __init__(
+        self,
+        model: str | os.PathLike,
+        precision: str | None = None,
+        dimensions: int | None = None,
+    ):
         model = os.fspath(model)
-        with naming_arguments("precision"):
-            self._encoder = opening.open_encoder(model, Reading(precision=precision))
+        reading = Reading(precision=precision, dimensions=dimensions)
+        with naming_arguments("precision", "dimensions"):
+            self._encoder = opening.open_encoder(model, reading)
         self.mteb_model_meta = model_meta.ModelMeta.create_empty(
             {
                 "name": f"cmlm/{model.strip('/').split('/')[-1]}",

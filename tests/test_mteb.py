@@ -24,6 +24,9 @@ def test_encoder_of_mteb(tmp_path):
     assert encoder.mteb_model_meta.revision.endswith(
         f"-{encoder.mteb_model_meta.max_tokens}"
     )
+    short = MtebEncoder(source, dimensions=5).mteb_model_meta
+    assert short.embed_dim == 5
+    assert short.revision != encoder.mteb_model_meta.revision
     similarity = encoder.similarity(encoded, encoded)
     assert float(similarity[0][0]) == pytest.approx(1, abs=1e-5)
 
