@@ -32,11 +32,10 @@ def load(
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32 or bfloat16; `prompt` precedes every text; `prompts` have
-    names: encode(sentences, prompt_name="query"); `dimensions` keeps the first numbers
-    of each vector, or all by 0. None: the model's own.
+    `precision` is float32 or bfloat16; `dimensions` keeps the first numbers, 0 all;
+    `prompt` precedes every text; `prompts` have names: encode(prompt_name="query").
 
-    Returns an encoder: `encode(sentences)` gives float32 [len(sentences), dim],
+    None: the model's own. Returns an encoder: `encode(texts)` gives float32 [n, dim],
     `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
     gives cosines and rows, [n, min(k, m)]. Raises cmlm.errors.UserError for a missing
     or damaged encoder. Sets GRPC_VERBOSITY and TF_CPP_MIN_LOG_LEVEL, if unset.
