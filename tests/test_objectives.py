@@ -138,7 +138,7 @@ PROMPTS = ("query=query: ", "passage=passage: ")
 def test_prompts_of_pairs_by_name(name, prompts, texts):
     config = getattr(TaskConfig(), name)
     config.prompts = prompts
-    model = EncoderConfig(prompts=PROMPTS)
+    model = EncoderConfig(hidden_size=8, prompts=PROMPTS)
     config.check_model("task.pairs.", model)
     assert config.prompt_texts(model) == texts
 
@@ -155,7 +155,7 @@ def test_wrong_prompts_of_pairs(prompts, stated, said):
     config = TaskConfig().pairs
     config.prompts = prompts
     with pytest.raises(UserError, match=said):
-        config.check_model("task.pairs.", EncoderConfig(prompts=stated))
+        config.check_model("task.pairs.", EncoderConfig(hidden_size=8, prompts=stated))
 
 
 @pytest.mark.parametrize("name", ["pairs", "scored"])
@@ -163,7 +163,10 @@ def test_prompts_are_not_added_twice(name, tmp_path):
     texts = [f"a\tpassage: b{i}\t{i}" for i in range(3)]
     (tmp_path / "pairs.tsv").write_text("\n".join(texts))
     data = Data(Corpus({"": [f"{tmp_path}/pairs.tsv"]}, {"": 3}))
-    config, model = getattr(TaskConfig(), name), EncoderConfig(prompts=PROMPTS)
+    config, model = (
+        getattr(TaskConfig(), name),
+        EncoderConfig(hidden_size=8, prompts=PROMPTS),
+    )
     config.lowest, config.highest = 0.0, 9.0
     for prompts in ((), ("query",)):
         config.prompts = prompts
