@@ -7,18 +7,19 @@
         --output=DIR --results=docs/results/distill_claims.jsonl
 
 small      configs/distill_small.flags: English text, two layers of 192
-layers     configs/distill_layers.flags: the same text, three layers of the teacher
+layers     configs/distill_layers.flags: the same text, three layers of MiniLM
+two_layers MiniLM's first and last layer, on the same text
 teacher    configs/distill_multilingual.flags without bitext retrieval
 bitext     the same without the teacher
 both       configs/distill_multilingual.flags as it is
 
-The text of `small` and `layers` is in sentences, one a line. Of each file of
+The text of the first three arms is in sentences, one a line. Of each file of
 --train_data, at most --sentences sentences of 6 to 25 words take part, drawn at random,
 each a document of its own; a sentence of a test set does not. The teacher computes in
-bfloat16 with --precision=bfloat16. `small` and `layers` are scored on the seven STS
-sets, the other arms on English STS-B, on STS-B in the five other languages, and on
-Tatoeba. Runs go on where they were stopped, and a second start skips the rows that are
-there. --table prints mean and deviation over the seeds as Markdown, and runs nothing.
+bfloat16 with --precision=bfloat16. These arms are scored on the seven STS sets, the
+other arms on English STS-B, on STS-B in the five other languages, and on Tatoeba. Runs
+go on where they were stopped, and a second start skips the rows that are there. --table
+prints mean and deviation over the seeds as Markdown, and runs nothing.
 """
 
 import functools
@@ -50,13 +51,18 @@ FLAGS = flags.FLAGS
 ARMS = {
     "small": [],
     "layers": [],
+    "two_layers": ["init_layers=[0,5]"],
     "teacher": ["task.bitext.weight=0"],
     "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
     "both": [],
 }
 # Named: the mean of the whole task depends on the languages of the folder.
 # The arms with English text, and their flagfiles.
-_ENGLISH = {"small": "distill_small", "layers": "distill_layers"}
+_ENGLISH = {
+    "small": "distill_small",
+    "layers": "distill_layers",
+    "two_layers": "distill_layers",
+}
 _STSB_LANGUAGES = ("de", "es", "fr", "ru", "zh")
 _STS = (*(f"sts{year}" for year in range(12, 17)), "stsb-test", "sick-r")
 
@@ -121,7 +127,7 @@ def _train(arm: str, seed: int) -> str:
     if arm == "small":
         vocabulary = os.path.join(FLAGS.teacher, "vocab.txt")
         arguments.append(f"--vocab_file={vocabulary}")
-    elif arm == "layers":
+    elif arm in _ENGLISH:
         arguments.append(f"--init_checkpoint={FLAGS.teacher}")
     else:
         arguments.append(f"--bitext_data={FLAGS.bitext_data}")
