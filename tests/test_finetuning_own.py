@@ -312,6 +312,17 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
     )
 
 
+def test_prompts_take_no_place_of_a_text(tmp_path, eager):
+    """Nor are they part of the record, as no text gets one."""
+    stated = {"model.prompts": ["query=" + 20 * "the "], "model.prompt": 20 * "a "}
+    model = model_dirs.write(tmp_path / "model_dir", **stated)
+    train = write(tmp_path / "train.tsv", marked(8), ("text", "label"))
+    task, settings = labelled.find_task(train, train), training.Settings(epochs=1)
+    outcome = run.finetune(model, task, DataDir("."), settings, [0], 8)
+    assert outcome.results["model"]["seq_length"] == 8
+    assert not {"prompt", "prompts"} & outcome.results["model"].keys()
+
+
 def test_seeds_of_anything_else_are_not_taken(tmp_path):
     about = {
         "model": {"fingerprint": "f"},

@@ -79,7 +79,7 @@ def finetune(
             segments for the task, or the loss is not finite.
     """
     # The texts of a task get no prompt: it is for single texts, not for pairs.
-    opened = opening.open_weights(model, Reading(prompt="", dimensions=0))
+    opened = opening.open_weights(model, Reading(prompt="", prompts={}, dimensions=0))
     _check_segments(model, opened, task)
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
