@@ -407,8 +407,9 @@ def _score_models(
         return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)
 
     sentences = run.by_role(tasks)
-    if FLAGS.pcr and len(named) > 1:
-        # A model that the file does not belong to would end the run after the others.
+    if (FLAGS.pcr or FLAGS.prompt_name) and len(named) > 1:
+        # A model that lacks the prompt, or that the file of --pcr does not belong to,
+        # would end the run after the others.
         for each in named.items():
             opened(*each)
     for name, model in named.items():

@@ -226,6 +226,15 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert other.returncode == 1
     (line,) = other.stderr.splitlines()
     assert "was fitted for the fingerprint" in line
+    # So is a model without a prompt of the name.
+    stated = {"model.prompts": ["query=the cat "]}
+    prompted = model_dirs.write(tmp_path / "prompted", **stated)
+    other = evaluate(
+        *(*tatoeba, f"--model={prompted}", f"--model={source}", "--prompt_name=query")
+    )
+    assert other.returncode == 1
+    (line,) = other.stderr.splitlines()
+    assert "--prompt_name is 'query'; allowed: no --prompt_name, because" in line
 
 
 def test_a_deviation_over_runs_replaces_those_over_seeds():
