@@ -121,7 +121,7 @@ def test_stacking_and_pruning_reach_both_encoders(tmp_path):
 def test_both_encoders_make_one_vector(tmp_path):
     """[f(s) / |f(s)|, g(s) / |g(s)|]: the vector that the original evaluates."""
     run = str(tmp_path / "run")
-    model_dirs.write(Path(run))
+    model_dirs.write(Path(run), **{"model.prompts": "['query=the ']"})
     config = model_dir.read_config(run)
     model = SentenceModel(config.model)
     model.second_encoder()
@@ -130,6 +130,8 @@ def test_both_encoders_make_one_vector(tmp_path):
     ).save(checkpoint_number=4)
 
     joined = opening.open_encoder(f"both:{run}", Reading(pooling="cls"))
+    # It has no prompts by name, and describes none.
+    assert joined.prompts == {} and "prompts" not in joined.info
     found = joined.encode(model_dirs.SENTENCES)
     tokenizer = opening.open_weights(run).tokenizer
     text = tf.constant(model_dirs.SENTENCES)

@@ -299,7 +299,8 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     info = {**describe(pair[0], seq_length), "precision": precision}
     prints = "".join(fingerprint(opened) for opened in pair)
     info["fingerprint"] = hashlib.sha256(prints.encode()).hexdigest()
-    info.pop(prompts.PLAIN, None)
+    for key in (prompts.PLAIN, "prompts"):
+        info.pop(key, None)
     info["sentence_vector"] = "both encoders, each at unit length"
     info["dim"] *= 2
 
