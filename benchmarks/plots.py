@@ -27,6 +27,14 @@ _COLOURS = (
 )
 
 
+# Where the labels of crowded points lie: right of the point, above it.
+_LABELS = {
+    ("distill_layers", 3): (False, False),
+    ("distill_layers", 2): (True, True),
+    ("distill_multilingual", 2): (False, False),
+}
+
+
 def _rows(name: str) -> list[dict]:
     return claims.rows(os.path.join(_RESULTS, f"{name}.jsonl"))
 
@@ -47,13 +55,12 @@ def frontier() -> Figure:
         x, y = row["times_minilm"], row["stsb_test"]
         axes.scatter(x, y, color=colour, zorder=3)
         shape = f"{row['model']}, {row['layers']} × {row['width']}"
-        side = -1 if x > 3 else 1
-        is_crowded = row["model"] == "distill_multilingual"
+        right, up = _LABELS.get((row["model"], row["layers"]), (x < 3, True))
         axes.annotate(
             *(shape, (x, y)),
-            xytext=(8 * side, -14 if is_crowded else 6),
+            xytext=(8 if right else -8, 6 if up else -14),
             textcoords="offset points",
-            ha="left" if side > 0 else "right",
+            ha="left" if right else "right",
         )
     axes.set_xscale("log")
     axes.set(xlim=(0.7, 14), ylim=(50, 88))
