@@ -177,6 +177,9 @@ def made_small(module: str, arguments: list[str], toy: dict[str, str], output: P
         elif flag == "params_override":
             value = re.sub(r"(entities_file)=[^,]+", rf"\1={toy['names']}", value)
         found.append(f"--{flag}={value}" if "=" in argument else argument)
+    if "--flagfile=configs/distill_layers.flags" in arguments:
+        # The toy encoder has one layer.
+        found.append("--params_override=init_layers=[0]")
     return found
 
 

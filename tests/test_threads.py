@@ -11,6 +11,7 @@ import pytest
 BEGIN = """
 import os
 import threading
+import time
 import tensorflow as tf
 from cmlm.common import machine, threads
 machine.processors = lambda: 2
@@ -36,6 +37,8 @@ threads.one_for_each_operation()
 begun = []
 def fail(i):
     begun.append(i)
+    # Else a loaded machine begins all before it sees the first error.
+    time.sleep(0.01 if i else 0)
     raise ValueError(i)
 try:
     list(threads.each(fail, range(1000)))
