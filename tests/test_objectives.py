@@ -174,6 +174,11 @@ def test_prompts_are_not_added_twice(name, tmp_path):
     config.prompts = ("query", "passage")
     with pytest.raises(UserError, match="column 2 of .*pairs.tsv begins with 'passag"):
         config.check_data(data, model)
+    # A file without pairs begins with nothing.
+    (tmp_path / "empty.tsv").write_text("")
+    if name == "pairs":
+        empty = Corpus({"": [f"{tmp_path}/empty.tsv"]}, {"": 3})
+        config.check_data(Data(empty), model)
     # One text that begins so by chance is a text.
     (tmp_path / "pairs.tsv").write_text("\n".join([*texts, "a\tb\t1"]))
     config.check_data(data, model)

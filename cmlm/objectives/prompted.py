@@ -47,11 +47,12 @@ class PromptedConfig(ObjectiveConfig):
 
     def check_data(self, data: Data, model: EncoderConfig) -> None:
         super().check_data(data, model)
+        if not self.prompts:
+            return
         first, second = map(shown, self.prompt_texts(model))
-        if self.prompts:
-            logger.info(
-                "prompts: %s before the first text, %s before the second", first, second
-            )
+        logger.info(
+            "prompts: %s before the first text, %s before the second", first, second
+        )
         for corpus in data.corpora:
             for path in [path for paths in corpus.files.values() for path in paths]:
                 self._refuse_doubled(path, model)
@@ -62,7 +63,7 @@ class PromptedConfig(ObjectiveConfig):
         for column, prompt in enumerate(self.prompt_texts(model)):
             # A prompt of spaces would be lost in the file.
             begins = prompt.strip()
-            if begins and all(row[column].startswith(begins) for row in rows):
+            if begins and rows and all(row[column].startswith(begins) for row in rows):
                 raise UserError(
                     f"column {column + 1} of {path} begins with {shown(begins)}, which "
                     f"the setting prompts={list(self.prompts)} adds; allowed: texts "
