@@ -35,6 +35,9 @@ from absl import flags
 from cmlm.errors import UserError
 
 flags.DEFINE_string("teacher", None, "As in cmlm.train: MiniLM's folder.")
+flags.DEFINE_string(
+    "student", "", "The encoder of the arms layers and two_layers; empty: the teacher."
+)
 flags.DEFINE_string("train_data", None, "Files of sentences, for English arms.")
 flags.DEFINE_integer("sentences", 40_000, "Sentences of each file of --train_data.")
 flags.DEFINE_string("bitext_data", None, "As in cmlm.train; for the other arms.")
@@ -128,7 +131,7 @@ def _train(arm: str, seed: int) -> str:
         vocabulary = os.path.join(FLAGS.teacher, "vocab.txt")
         arguments.append(f"--vocab_file={vocabulary}")
     elif arm in _ENGLISH:
-        arguments.append(f"--init_checkpoint={FLAGS.teacher}")
+        arguments.append(f"--init_checkpoint={FLAGS.student or FLAGS.teacher}")
     else:
         arguments.append(f"--bitext_data={FLAGS.bitext_data}")
     overrides = [

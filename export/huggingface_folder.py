@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Sequence
 from typing import Any
 
@@ -188,9 +189,13 @@ def _save(arrays: dict[str, np.ndarray], path: str) -> None:
     Raises:
         OSError: the file cannot be written.
     """
+    # safetensors lets only the owner read a file; other files of a folder follow umask.
+    with open(path, "wb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     try:
         # `transformers` refuses a file without this entry.
         safetensors.numpy.save_file(arrays, path, metadata={"format": "pt"})
+        os.chmod(path, mode)
     except safetensors.SafetensorError as error:
         code = re.search(r"os error (\d+)|code: (\d+)", str(error))
         if not code:

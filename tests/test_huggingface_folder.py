@@ -95,6 +95,13 @@ def test_names_and_layout_are_those_of_a_bert_model(tmp_path):
 
 
 @pytest.mark.large
+def test_whoever_may_read_one_file_may_read_all(tmp_path):
+    """safetensors 0.8 lets the owner alone read a file that it writes."""
+    _, folder = export(tmp_path)
+    modes = {p.name: p.stat().st_mode for p in folder.rglob("*.*") if p.is_file()}
+    assert len(set(modes.values())) == 1, modes
+
+
 def test_tokenizer_files_agree(tmp_path):
     trained, folder = export(tmp_path)
     fast = json.loads((folder / "tokenizer.json").read_text())
