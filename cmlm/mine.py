@@ -307,13 +307,12 @@ def _job(work_dir: str):
         from cmlm.encoders import opening
         from cmlm.mining import jobs, neighbours
 
-    encoder = reopen = None
-    target = (None, None)
+    source = target = None
     if FLAGS.model:
         reading = reading_flags.reading()
         cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
         opened = opening.open_encoder(FLAGS.model, reading)
-        encoder, reopen = _reader(opened, reading, "source_prompt_name")
+        source = _reader(opened, reading, "source_prompt_name")
         if FLAGS.source_prompt_name or FLAGS.target_prompt_name:
             target = _reader(opened, reading, "target_prompt_name")
     search = neighbours.SearchSettings(
@@ -322,19 +321,12 @@ def _job(work_dir: str):
         FLAGS.probes,
         int((FLAGS.max_memory_gb - _PROGRAM_GB) * 2**30),
     )
-    return jobs.Job(
-        encoder,
-        FLAGS.output,
-        work_dir,
-        search,
-        beam_flags.workers(),
-        reopen,
-        *target,
-    )
+    workers = beam_flags.workers()
+    return jobs.Job(source, FLAGS.output, work_dir, search, workers, target)
 
 
 def _reader(encoder, reading, flag: str):
-    """Returns the encoder with the prompt that a flag names, and what opens it again.
+    """Returns the `Reader` of a side: the model with the prompt that a flag names.
 
     Raises:
         UserError: the encoder lacks the prompt.
@@ -342,13 +334,15 @@ def _reader(encoder, reading, flag: str):
     with cli.quiet_imports():
         from cmlm.common import prompts
         from cmlm.encoders import opening
+        from cmlm.mining import jobs
 
     name = FLAGS[flag].value
     if name:
         prompts.check_name(name, encoder.prompts, FLAGS.model, f"--{flag}")
         encoder = encoder.prompted(name)
         reading = dataclasses.replace(reading, prompt=None, prompt_name=name)
-    return encoder, functools.partial(opening.open_encoder, FLAGS.model, reading)
+    reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
+    return jobs.Reader(encoder, reopen)
 
 
 def _mine_pairs(job, inputs: dict) -> list[str]:

@@ -774,7 +774,9 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
         encoded.write(f"{tmp_path}/folder", target, "--target", other, MEMORY)
         target = f"{tmp_path}/folder"
     encoder, settings = Encoder(), neighbours.SearchSettings("flat", memory=MEMORY)
-    job = jobs.Job(encoder, f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings)
+    job = jobs.Job(
+        jobs.Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings
+    )
     with pytest.raises(UserError, match=said):
         jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, "ratio", "max", 0, True)
     assert encoder.asked == []
@@ -787,7 +789,9 @@ def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of)
         (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
     encoder = Encoder()
     search = neighbours.SearchSettings("ivf", cells=5, memory=MEMORY)
-    job = jobs.Job(encoder, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    job = jobs.Job(
+        jobs.Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
+    )
     with pytest.raises(UserError, match="--cells is 5; allowed: up to 4"):
         if job_of == "pairs":
             sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
@@ -816,7 +820,9 @@ def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said
         lines = [f"{name} {number}\n" for number in range(50)]
         (tmp_path / name).write_text("".join(lines))
     search = neighbours.SearchSettings("ivf", cells=2, probes=1, memory=MEMORY)
-    job = jobs.Job(Apart(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    job = jobs.Job(
+        jobs.Reader(Apart()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
+    )
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     with pytest.raises(UserError, match=said):
         jobs.mine_pairs(job, *sides, 2, "ratio", retrieval, None, True)
@@ -827,7 +833,9 @@ def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
         lines = [f"{name} {number}\n" for number in range(5)]
         (tmp_path / name).write_text("".join(lines))
     search = neighbours.SearchSettings("flat", memory=MEMORY)
-    job = jobs.Job(Encoder(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    job = jobs.Job(
+        jobs.Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
+    )
 
     def mine(threshold):
         given = ([f"{tmp_path}/a"], [f"{tmp_path}/b"], 2, "distance", "max")
@@ -880,7 +888,9 @@ def test_negatives_are_near_and_wrong(tmp_path):
 def test_one_negative_is_named_in_the_singular(tmp_path):
     (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
     search = neighbours.SearchSettings("flat", memory=MEMORY)
-    job = jobs.Job(Encoder(), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    job = jobs.Job(
+        jobs.Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
+    )
     arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None, 1, 0)
     (said,) = jobs.mine_negatives(*arguments, 1.0)
     assert said.endswith(

@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
@@ -23,10 +23,22 @@ from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
 
 _LINES_AT_ONCE = 65_536
-# The texts in `Job.work_dir` that `Job.target_encoder` reads.
+# The texts in `Job.work_dir` that `Job.target` reads.
 _TARGETS = ("target", "bitext-2", "pool")
 # The printed report gives the share of pairs with at least each of these cosines.
 _STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+class Reader(NamedTuple):
+    """A model that reads texts.
+
+    Attributes:
+        encoder: the model.
+        reopen: opens the model again in each process of Beam.
+    """
+
+    encoder: DescribedEncoder
+    reopen: vectors.Reopen | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,35 +46,30 @@ class Job:
     """Settings that every job shares.
 
     Attributes:
-        encoder: the model; None: both sides bring their vectors.
+        source: the model; None: both sides bring their vectors.
         output: the .tsv or .tsv.gz file to write.
         work_dir: the directory for texts, vectors and neighbours, from which a stopped
             job resumes.
         search: the settings of the neighbour search.
         workers: the processes that encode and search.
-        reopen: opens the model again in each process of Beam.
-        target_encoder, target_reopen: the same model with the prompt of targets, and of
-            the texts that hard negatives are taken from; None: `encoder` reads all.
+        target: the same model with the prompt of targets, and of the texts that hard
+            negatives are taken from; None: `source` reads all texts.
     """
 
-    encoder: DescribedEncoder | None
+    source: Reader | None
     output: str
     work_dir: str
     search: neighbours.SearchSettings
     workers: Workers = HERE
-    reopen: vectors.Reopen | None = None
-    target_encoder: DescribedEncoder | None = None
-    target_reopen: vectors.Reopen | None = None
+    target: Reader | None = None
 
-    def reader(self, name: str) -> tuple[DescribedEncoder, vectors.Reopen | None]:
-        """Returns the model that reads a text, and its `reopen`.
+    def reader(self, name: str) -> Reader | None:
+        """Returns the model that reads a text.
 
         Args:
             name: the name of the text in `work_dir`.
         """
-        if name in _TARGETS and self.target_encoder is not None:
-            return self.target_encoder, self.target_reopen
-        return self.encoder, self.reopen
+        return self.target or self.source if name in _TARGETS else self.source
 
     def path(self, name: str) -> str:
         """Returns a path in the work directory."""
@@ -107,8 +114,8 @@ class Job:
             return self.gather(lines, name, f"--{name}"), None
         text, stored = encoded.read(given, f"--{name}")
         self._say(text)
-        if self.encoder is not None:
-            own = identity.of(self.reader(name)[0])
+        if reader := self.reader(name):
+            own = identity.of(reader.encoder)
             changed = identity.difference(stored.about["model"], own)
             if changed:
                 raise UserError(
@@ -219,7 +226,7 @@ def _two_sides(
     }
     models = [stored.about["model"] for _, stored in sides.values()]
     # The vectors of each side are those of --model, if there is one.
-    if job.encoder is None and (changed := identity.difference(*models)):
+    if job.source is None and (changed := identity.difference(*models)):
         raise UserError(
             f"--source and --target hold vectors of two models ({changed}): encode both"
             " with one model, or name --model and the prompt of each side"
@@ -365,12 +372,13 @@ def score_pairs(
     """
     read_rows = functools.partial(texts.read_rows, bitext, columns)
     lines = job.gather(read_rows, "bitext-lines", "--bitext")
-    about = vectors.describe(lines, job.encoder, 1)
-    open_texts, reopen = vectors.opened(lines, job.encoder, job.workers, job.reopen)
+    encoder, reopen = job.source
+    about = vectors.describe(lines, encoder, 1)
+    open_texts, reopen = vectors.opened(lines, encoder, job.workers, reopen)
     readers = [reopen]
-    if job.target_encoder is not None:
-        about["target_model"] = identity.of(job.target_encoder)
-        encoder, reopen = job.reader("target")
+    if job.target:
+        encoder, reopen = job.target
+        about["target_model"] = identity.of(encoder)
         readers.append(vectors.opened(lines, encoder, job.workers, reopen)[1])
     start = functools.partial(_scoring, open_texts, readers)
     cosines = vectors.fill(
