@@ -6,9 +6,9 @@
     python -m cmlm.encode --model=MODEL --input='en/*.gz' --output=FOLDER --workers=0
 
 The first command writes float32 [lines, dim], a vector for every line, empty lines
-included, in the order of the file; numpy.load reads it. vectors.npy.json names the
-encoder. The second command prints the lines nearest to a sentence. Memory does not grow
-with the file.
+included, in the order of the file; numpy.load reads it. With --dtype=float16, the file
+takes half of the space. vectors.npy.json names the encoder. The second command prints
+the lines nearest to a sentence. Memory does not grow with the file.
 
 The third command encodes a text of any size; with --workers or --beam_options,
 processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/vectors
@@ -29,7 +29,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import beam_flags
+from cmlm.common import beam_flags, choices
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
@@ -50,6 +50,12 @@ flags.DEFINE_string(
 )
 flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
 flags.DEFINE_bool("normalize", False, "Scale every vector to length 1.")
+flags.DEFINE_enum(
+    "dtype",
+    choices.DTYPES[0],
+    choices.DTYPES,
+    "Type of the numbers in --output. float16 halves the files.",
+)
 flags.DEFINE_multi_string(
     "query", [], "Print the lines of --input nearest to this sentence"
 )
@@ -79,6 +85,8 @@ def main(_) -> None:
             "--output and --query are not given; allowed: --output=FILE.npy, "
             "--output=FOLDER or --query='a sentence'"
         )
+    if not FLAGS.output:
+        cli.refuse_given(["dtype"], "with --output")
     if FLAGS.output and FLAGS.output.endswith(_OTHER_FILES):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: an .npy file, or a folder for shards"
@@ -132,7 +140,9 @@ def _encode_lines() -> None:
             shape = (total, encoder.dim)
             # The description gets its name first, and both are on disk before.
             begin = stack.enter_context(outputs.named_together(FLAGS.output))
-            write = stack.enter_context(arrays.npy_writer(FLAGS.output, shape))
+            write = stack.enter_context(
+                arrays.npy_writer(FLAGS.output, shape, FLAGS.dtype)
+            )
             record = stack.enter_context(files.atomic_file(about))
             vector_files.describe(record, encoder, FLAGS.normalize, shape)
         bar = stack.enter_context(progress.bar(total))
@@ -157,7 +167,7 @@ def _encode_lines() -> None:
             print(f"  {cosine:.3f}  {line}")
     if FLAGS.output:
         made_by = f"encoder {identity.revision(encoder)}"
-        print(f"{FLAGS.output}  float32 [{total}, {encoder.dim}], {made_by}")
+        print(f"{FLAGS.output}  {FLAGS.dtype} [{total}, {encoder.dim}], {made_by}")
 
 
 def _fill_folder() -> None:
@@ -191,10 +201,11 @@ def _fill_folder() -> None:
             _MEMORY,
             beam_flags.workers(),
             reopen,
+            FLAGS.dtype,
         )
     print(
         f"{FLAGS.output}  {counted(texts.lines, 'line')} with text, {len(texts):,} "
-        f"distinct; float32 [{len(vectors)}, {vectors.dim}], unit length"
+        f"distinct; {FLAGS.dtype} [{len(vectors)}, {vectors.dim}], unit length"
     )
 
 

@@ -151,6 +151,24 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
             components_fitting.check(right, "vectors", [npy])
 
 
+def test_vectors_in_float16_have_the_same_components(vectors, tmp_path):
+    long = 300 * vectors
+    encoder = types.SimpleNamespace(dim=8, info={}, encode=lambda _: long[:1])
+    fitted = {}
+    for dtype in ("float32", "float16"):
+        npy = str(tmp_path / f"{dtype}.npy")
+        np.save(npy, long.astype(dtype))
+        # In float16, the squares would overflow.
+        with np.errstate(over="raise"):
+            components_fitting.check(encoder, "vectors", [npy])
+        fitted[dtype] = components_fitting.fit(encoder, "vectors", [npy], 2)
+    np.testing.assert_allclose(
+        np.abs(fitted["float16"].components @ fitted["float32"].components.T),
+        np.eye(2),
+        atol=1e-3,
+    )
+
+
 def damaged(path, fitted, **changes):
     """Writes a file of which some parts are changed."""
     components_file.save(str(path), fitted)

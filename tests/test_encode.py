@@ -519,6 +519,21 @@ def test_npy_is_whole_or_not_there(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.npy"]
 
 
+def test_float16_rounds_and_refuses_larger_numbers(tmp_path):
+    rows = np.array([[0.1, 65504], [1 + 2**-11, -3]], np.float32)
+    path = str(tmp_path / "x.npy")
+    with arrays.npy_writer(path, (2, 2), "float16") as write:
+        write(rows)
+    loaded = np.load(path)
+    assert loaded.dtype == np.float16
+    np.testing.assert_array_equal(loaded, [[np.float16(0.1), 65504], [1, -3]])
+    said = "a vector has the number 70000; allowed in float16: up to 65504"
+    with pytest.raises(UserError, match=said):
+        with arrays.npy_writer(path, (1, 2), "float16") as write:
+            write(np.array([[1, -70000]], np.float32))
+    np.testing.assert_array_equal(np.load(path), loaded)
+
+
 def test_a_full_disk_is_noticed_at_the_last_rows(tmp_path, monkeypatch):
     flush, calls = tf.io.gfile.GFile.flush, []
     monkeypatch.setattr(
@@ -583,6 +598,14 @@ def test_command_writes_vectors_and_prints_neighbours(encoder, exported, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("text.txt", "vectors.npy", "vectors.npy.json")
     ]
+    result = commands.run(
+        *("cmlm.encode", f"--model={exported}", f"--input={text}"),
+        *(f"--output={output}", "--dtype=float16", "--overwrite"),
+    )
+    assert result.stdout.startswith(f"{output}  float16 [7, 16], encoder"), result
+    expected = encoder.encode(model_dirs.SENTENCES)
+    assert np.load(output).dtype == np.float16
+    np.testing.assert_allclose(np.load(output), expected, 2**-10, 1e-6)
 
 
 def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
@@ -604,6 +627,7 @@ def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
         (exports / name).mkdir(parents=True)
     for arguments, reason in (
         ([f"--output={output}"], "holds another text than --input now"),
+        (["--query=a", "--dtype=float16"], "--dtype=float16 is given; allowed: with"),
         ([f"--output={tmp_path}/x.npy", "--workers=2"], "a folder, without .npy"),
         ([f"--output={output}", "--query=a"], "a path that ends in .npy"),
         (["--query=a", "--workers=2"], "--output is not given; allowed with --workers"),

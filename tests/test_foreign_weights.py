@@ -529,7 +529,7 @@ def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
     write_prompts(folder, None)
     opening.open_weights(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
-    assert "no prompt precedes the texts: 'Q: ' (query); name" in warning
+    assert "no prompt precedes the texts: 'Q: ' (query); if y" in warning
     caplog.clear()
     opening.open_weights(str(folder), Reading(prompts={}))
     assert warnings_of(caplog) == []

@@ -380,6 +380,7 @@ def test_the_directory_of_a_damaged_description_is_named(tmp_path):
         *[("shape", value, "has shape=") for value in ("3", [3], [3, "8"])],
         ("shape", [0, 8], "has shape=.0, 8.; allowed: .3, "),
         ("shard_rows", 0, "has shard_rows=0; allowed: int from 1"),
+        ("dtype", "int8", "has dtype='int8'; allowed: float32 or float16"),
         ("model", "a", "has model='a'; allowed: dict"),
     ],
 )
@@ -391,6 +392,30 @@ def test_a_folder_with_a_wrong_description_is_refused(tmp_path, name, value, sai
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
     with pytest.raises(UserError, match=f"about.json {said}"):
         encoded.read(f"{tmp_path}/folder", "--source")
+
+
+def test_a_folder_of_float16_takes_half_of_the_space(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(500)))
+    arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+    sizes, rows = {}, {}
+    for dtype in ("float32", "float16"):
+        folder = f"{tmp_path}/{dtype}"
+        _, stored = encoded.write(folder, *arguments, dtype=dtype)
+        shard = f"{folder}/vectors/00000.npy"
+        assert np.load(shard).dtype == stored.dtype == dtype
+        sizes[dtype] = os.path.getsize(shard) - 128
+        rows[dtype] = encoded.read(folder, "--source")[1].read(0, 500)
+        assert rows[dtype].dtype == np.float32
+        np.testing.assert_array_equal(
+            stored.take(np.array([7, 3])), rows[dtype][[7, 3]]
+        )
+    assert 2 * sizes["float16"] == sizes["float32"]
+    np.testing.assert_allclose(rows["float16"], rows["float32"], 2**-10, 1e-6)
+    assert (rows["float16"] != rows["float32"]).any()
+    with pytest.raises(UserError, match=r"another run \(dtype"):
+        encoded.write(f"{tmp_path}/float32", *arguments, dtype="float16")
+    with pytest.raises(UserError, match=r"another run \(dtype"):
+        encoded.write(f"{tmp_path}/float16", *arguments)
 
 
 def test_a_folder_with_vectors_of_another_text_is_refused(tmp_path):

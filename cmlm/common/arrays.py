@@ -16,19 +16,21 @@ from cmlm.errors import UserError, one_line
 
 
 @contextlib.contextmanager
-def npy_writer(path: str, shape: tuple[int, int]):
-    """Opens an .npy file for float32 rows; it appears at `path` when it is complete.
+def npy_writer(path: str, shape: tuple[int, int], dtype: str = "float32"):
+    """Opens an .npy file for rows; it appears at `path` when it is complete.
 
     Args:
         path: the file to write.
         shape: [n, dim], for the header of the file.
+        dtype: one of `choices.DTYPES`.
 
     Yields:
         A function that appends rows, float32 [k, dim].
     """
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f4", "fortran_order": False, "shape": shape}
+        header,
+        {"descr": little_endian(dtype).str, "fortran_order": False, "shape": shape},
     )
     with files.atomic_file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
@@ -37,7 +39,7 @@ def npy_writer(path: str, shape: tuple[int, int]):
 
             def write(rows: np.ndarray) -> None:
                 nonlocal left
-                file.write(rows.astype("<f4").tobytes())
+                file.write(rounded(rows, dtype).tobytes())
                 left -= len(rows)
                 if not left:
                     # A full disk stops the command here, before any output has its
@@ -45,6 +47,31 @@ def npy_writer(path: str, shape: tuple[int, int]):
                     file.flush()
 
             yield write
+
+
+def little_endian(dtype: str) -> np.dtype:
+    """Returns one of `choices.DTYPES` in the byte order of all files."""
+    return np.dtype(dtype).newbyteorder("<")
+
+
+def rounded(vectors: np.ndarray, dtype: str) -> np.ndarray:
+    """Rounds finite vectors to another type.
+
+    Args:
+        vectors: float32 [n, dim].
+        dtype: one of `choices.DTYPES`.
+
+    Raises:
+        UserError: a number is too large for float16.
+    """
+    with np.errstate(over="ignore"):
+        found = vectors.astype(little_endian(dtype), copy=False)
+    if dtype != "float32" and not np.isfinite(found).all():
+        raise UserError(
+            f"a vector has the number {np.abs(vectors).max():.6g}; allowed in "
+            f"{dtype}: up to {np.finfo(dtype).max:.6g}"
+        )
+    return found
 
 
 def cut_incomplete_rows(row_bytes: Mapping[str, int]) -> None:

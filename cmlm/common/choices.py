@@ -7,6 +7,8 @@ This module imports nothing, so that commands can offer the values in `--help` a
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 # Layers of an inference graph (`cmlm.modeling.inference_graph`).
 PRECISIONS = ("float32", "bfloat16")
+# Numbers in files of vectors (`cmlm.common.arrays`).
+DTYPES = ("float32", "float16")
 # Plain text files (`cmlm.data.sentences`).
 TEXT_LAYOUTS = ("lines", "wrapped", "wikitext")
 # The other files that `cmlm.preparation.sources` reads, and their steps by default.

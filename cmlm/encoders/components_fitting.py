@@ -37,7 +37,7 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
                 "of the model"
             )
         vector_files.check_model(path, encoder)
-        _refuse_normalized(rows[:_ROWS_AT_ONCE], encoder)
+        _refuse_normalized(np.asarray(rows[:_ROWS_AT_ONCE], np.float32), encoder)
 
 
 def fit(
@@ -79,11 +79,12 @@ def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
 
 
 def _stored(paths: Sequence[str], limit: int) -> Iterator[np.ndarray]:
-    """Yields at most `limit` rows of .npy files, a window at a time."""
+    """Yields at most `limit` rows of .npy files, float32, a window at a time."""
     for path in paths:
         rows = arrays.map_npy(path)
         for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
-            yield rows[start : min(start + _ROWS_AT_ONCE, limit)]
+            window = rows[start : min(start + _ROWS_AT_ONCE, limit)]
+            yield np.asarray(window, np.float32)
         limit -= min(len(rows), limit)
 
 

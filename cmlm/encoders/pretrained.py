@@ -213,8 +213,9 @@ def load_weights(
     stated = model.config.named_prompts
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
-            "%s: no prompt precedes the texts: %s; name the one that you need by "
-            "--prompt_name or prompt_name (search and retrieval add theirs)",
+            "%s: no prompt precedes the texts: %s; if you need one, name it by "
+            "encode(prompt_name=) or --prompt_name; for a command without this flag, "
+            "export the model with it first (search and retrieval add their prompts)",
             *(path, _listed(stated)),
         )
     if source.normalized:

@@ -3,7 +3,8 @@
 texts/text.txt      the distinct lines, blank ones left out, in their first order
 texts/rows.npy      int64 [lines], the number of each line among the distinct ones
 vectors/about.json  the model, the shape and the rows of a shard
-vectors/00000.npy   float32 [rows, dim], unit vectors of the first distinct lines
+vectors/00000.npy   [rows, dim], unit vectors of the first distinct lines, float32 or
+                    float16
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def write(
     memory: int,
     workers: Workers = HERE,
     reopen: vectors.Reopen | None = None,
+    dtype: str = "float32",
 ) -> tuple[Texts, Vectors]:
     """Writes what is missing of a folder.
 
@@ -59,7 +61,7 @@ def write(
         name: the text's name in messages.
         encoder: the model.
         memory: the memory limit of the search for equal lines, in bytes.
-        workers, reopen: see `vectors.encode`.
+        workers, reopen, dtype: see `vectors.encode`.
 
     Raises:
         UserError: the folder holds another text or vectors of another model.
@@ -79,6 +81,7 @@ def write(
         os.path.join(directory, _VECTORS),
         workers=workers,
         reopen=reopen,
+        dtype=dtype,
     )
     return found, encoded
 

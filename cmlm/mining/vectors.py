@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cmlm.common import arrays, identity, json_files
+from cmlm.common import arrays, choices, identity, json_files
 from cmlm.common.protocols import DescribedEncoder, Task, name_of
 from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError, shown
@@ -29,7 +29,7 @@ Make = Callable[[int, int], np.ndarray]
 
 
 class Vectors:
-    """Unit vectors in files of equal size, `00000.npy` and so on.
+    """Rows of numbers, such as unit vectors, in files of equal size, `00000.npy` etc.
 
     Args:
         directory: a directory that `fill` has filled.
@@ -37,6 +37,7 @@ class Vectors:
     Attributes:
         about: the description of the vectors: model, text and shape.
         shape: [n, dim].
+        dtype: the type of the numbers in the files, one of `choices.DTYPES`.
 
     Raises:
         UserError: the directory has no description, or a damaged one.
@@ -55,6 +56,12 @@ class Vectors:
         self._shard_rows = json_files.field(
             self.about, "shard_rows", int, path, at_least=1
         )
+        self.dtype = json_files.field(self.about, "dtype", str, path, "float32")
+        if self.dtype not in choices.DTYPES:
+            raise UserError(
+                f"{path} has dtype={shown(self.dtype)}; allowed: "
+                f"{' or '.join(choices.DTYPES)}"
+            )
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -79,10 +86,10 @@ class Vectors:
             return False
         start, stop = self.rows_of(shard)
         found, shape = storage.load(path), (stop - start, self.dim)
-        if found.shape != shape or found.dtype != np.float32:
+        if found.shape != shape or found.dtype != self.dtype:
             raise UserError(
-                f"{path} holds {found.dtype} {list(found.shape)}, expected float32 "
-                f"{list(shape)}; delete {path}"
+                f"{path} holds {found.dtype} {list(found.shape)}, expected "
+                f"{self.dtype} {list(shape)}; delete {path}"
             )
         return True
 
@@ -132,6 +139,7 @@ def encode(
     directory: str,
     workers: Workers = HERE,
     reopen: Reopen | None = None,
+    dtype: str = "float32",
 ) -> Vectors:
     """Encodes distinct texts; existing shards are reused.
 
@@ -144,12 +152,15 @@ def encode(
         directory: the directory of the shards, created if missing.
         workers: the processes that encode.
         reopen: opens the model again in each process of Beam.
+        dtype: the type of the numbers on disk, one of `choices.DTYPES`.
 
     Raises:
-        UserError: the directory holds vectors of another model or text, or the model
-            returns a wrong shape or a non-finite number.
+        UserError: the directory holds vectors of another model, text or type, or the
+            model returns a wrong shape or a non-finite number.
     """
     about = describe(texts, encoder, encoder.dim)
+    # Folders of earlier versions do not name float32.
+    about |= {"dtype": dtype} if dtype != "float32" else {}
     start = functools.partial(_encoding, *opened(texts, encoder, workers, reopen))
     _grow(directory, about, texts)
     return fill(directory, about, start, f"encoding {texts.name}", workers)
@@ -292,7 +303,8 @@ def _filling(vectors: Vectors, start: Callable[[], Make]) -> Task:
         for low in range(first, stop, _AT_ONCE):
             parts.append(make(low, min(low + _AT_ONCE, stop)))
             report(len(parts[-1]))
-        storage.save(vectors.path(shard), np.concatenate(parts))
+        rows = arrays.rounded(np.concatenate(parts), vectors.dtype)
+        storage.save(vectors.path(shard), rows)
 
     return fill_shard
 
