@@ -5,13 +5,15 @@ import os
 import shutil
 from pathlib import Path
 
+import model_dirs
 import numpy as np
 import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.encoders import opening
 from cmlm.errors import UserError
-from cmlm.objectives import losses
+from cmlm.objectives import distill, losses
 from cmlm.objectives.distill import (
     DistillBitextConfig,
     DistillConfig,
@@ -19,7 +21,7 @@ from cmlm.objectives.distill import (
 )
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
-from cmlm.training import inputs, teachers
+from cmlm.training import alignment, inputs, teachers
 from cmlm.training.stages import Stage
 from cmlm.training.start import Start
 
@@ -475,13 +477,75 @@ def test_a_run_from_another_run_keeps_its_directions(folder, caplog):
     np.testing.assert_array_equal(found, first)
 
 
-def prepare_both(folder, distill, bitext):
+@pytest.mark.parametrize("width", [12, 16, 20])
+def test_turned_directions_keep_cosines_and_find_a_rotation(width):
+    """Against a rotation that is known, for a narrow, an equal and a wide encoder."""
+    random = np.random.default_rng(0)
+    taught = unit(random.normal(size=[300, 16]))
+    directions = np.linalg.eigh(taught.T @ taught)[1][:, ::-1]
+    basis = distill.projected(directions, width)
+    rotation = np.linalg.qr(random.normal(size=[width, width]))[0]
+    own = taught @ basis @ rotation
+    found = alignment.turned(directions, taught, own)
+    assert found.shape == (16, max(16, width))
+    np.testing.assert_allclose(taught @ found[:, :width], own, atol=1e-9)
+    np.testing.assert_array_equal(found[:, width:], directions[:, width:])
+
+
+@pytest.mark.parametrize("dim", [12, 16, 24])
+def test_an_aligned_teacher_begins_near_the_encoder(tmp_path, dim):
+    """The teacher is the encoder itself, in other directions and of another width."""
+    source = model_dirs.write(tmp_path / "source")
+    shutil.copy(f"{source}/vocab.txt", tmp_path)
+    random = np.random.default_rng(0)
+    lines = {" ".join(random.choice(model_dirs.VOCAB[5:15], 6)) for _ in range(400)}
+    texts = sorted(lines)
+    (tmp_path / "text.txt").write_text("\n".join(texts))
+    shutil.copy(tmp_path / "text.txt", tmp_path / "taught.txt")
+    own = opening.open_encoder(source).encode(texts, normalize=True)
+    vectors = np.pad(own, [(0, 0), (0, 8)])
+    vectors = vectors @ np.linalg.qr(random.normal(size=[24, 24]))[0]
+    if dim < 24:
+        vectors = vectors @ np.linalg.svd(vectors)[2][:dim].T
+    np.save(tmp_path / "taught.npy", vectors)
+    config = settings(tmp_path, projection="aligned")
+    data, tokenizer = prepare(tmp_path, config, init_checkpoint=source)
+    model = toys.model(vocab_size=len(model_dirs.VOCAB))
+    objective = DistillObjective(
+        "distill", config, model, tokenizer=tokenizer, data=data
+    )
+    taught = objective._teach(data.teacher.lookup(tf.constant(texts))).numpy()
+    cosines = np.einsum("nd,nd->n", unit(taught), own)
+    assert cosines.mean() > (0.9 if dim < 16 else 0.999)
+    # A later start learns in the same directions, whatever its weights.
+    begun = toys.run_config("text.txt")
+    begun.task.distill.weight, begun.task.distill.projection = 1.0, "aligned"
+    later, _ = prepare(tmp_path, config, init_checkpoint="gone", begun=begun)
+    np.testing.assert_array_equal(later.teacher.directions(), data.teacher.directions())
+
+
+def test_an_alignment_that_cannot_be_is_refused(folder):
+    config = settings(folder, projection="aligned")
+    said = "task.distill.projection is 'aligned'; allowed: pca or linear, or an encoder"
+    with pytest.raises(UserError, match=said):
+        prepare(folder, config)
+    begun = toys.run_config("text.txt")
+    begun.task.distill.weight = 1.0
+    with pytest.raises(UserError, match="'aligned'; allowed: pca, as the run in .*run"):
+        prepare(folder, config, begun=begun)
+    bitext = DistillBitextConfig(weight=1.0, teacher=config.teacher)
+    said = "distill_bitext.projection is 'pca'; allowed: aligned, as another objective"
+    with pytest.raises(UserError, match=said):
+        prepare_both(folder, config, bitext, init_checkpoint="encoder")
+
+
+def prepare_both(folder, distill, bitext, **values):
     """Two objectives; the second one has more texts."""
     more = [f"{text}\t{text}" for text in [*TEXTS, *VOCABULARY[:5]]]
     (folder / "pairs.tsv").write_text("\n".join(more))
     bitext.train_data.input_path = f"{folder}/pairs.tsv"
     objectives = {"distill": distill, "distill_bitext": bitext}
-    found, _ = taught(folder, objectives=objectives)
+    found, _ = taught(folder, objectives=objectives, **values)
     return found["distill"].teacher, found["distill_bitext"].teacher
 
 

@@ -88,10 +88,12 @@ class TeacherVectors:
 
         The columns are eigenvectors of the mean of v v^T over all vectors v. The
         vectors are not centred, so projections keep inner products as well as possible.
+        A run may have turned the first columns, see `cmlm.training.alignment`; it then
+        has as many columns as its encoder is wide, if that is more.
         """
         # A model_dir, which may keep them, may be remote.
         with tf.io.gfile.GFile(self.basis, "rb") as file:
-            return np.frombuffer(file.read(), "<f4").reshape([self.dim, self.dim])
+            return np.frombuffer(file.read(), "<f4").reshape([self.dim, -1])
 
     def files(self) -> dict[str, int]:
         """The files that readers open, each with its least number of bytes."""

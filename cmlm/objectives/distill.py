@@ -9,12 +9,12 @@ import tensorflow as tf
 
 from cmlm.common import distributed, fields
 from cmlm.data import bitext, pair_pipelines, streams
-from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
 
-PROJECTIONS = ("pca", "linear")
+ALIGNED = "aligned"
+PROJECTIONS = ("pca", ALIGNED, "linear")
 
 
 @dataclasses.dataclass
@@ -31,8 +31,11 @@ class DistillConfig(ObjectiveConfig):
         projection: the map between vectors of different widths. `pca`: the teacher's
             vectors are projected on as many principal directions as the encoder is
             wide, or filled up with zeros; the encoder's own vectors then keep the
-            teacher's cosines. `linear`: the run learns a linear map from the encoder's
-            vectors to the teacher's, and the export leaves it out.
+            teacher's cosines. `aligned`: as `pca`, then turned, so that they lie as
+            near as possible to the vectors of the encoder in `init_checkpoint`, even if
+            the widths are equal (see `cmlm.training.alignment`). `linear`: the run
+            learns a linear map from the encoder's vectors to the teacher's, and the
+            export leaves it out.
         similarity_weight: the factor of a second term, the squared difference between
             the cosines of the encoder and of the teacher, over all pairs of texts in
             the global batch.
@@ -45,6 +48,11 @@ class DistillConfig(ObjectiveConfig):
     projection: str = fields.one_of("pca", PROJECTIONS)
     similarity_weight: float = fields.ranged(0.0, at_least=0)
     init_words: bool = False
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the run turns the teacher's vectors before it learns them."""
+        return self.projection == ALIGNED
 
     def named_by_flags(self):
         teacher = {name: (self, name) for name in ("teacher", "teacher_cache")}
@@ -110,8 +118,8 @@ class DistillObjective(EmbeddingObjective):
         self._basis = self._map = None
         if config.projection == "linear":
             self._map = model.teacher_map(self._vectors.dim)
-        elif width != self._vectors.dim:
-            self._basis = _basis(self._vectors, width)
+        elif width != self._vectors.dim or config.is_aligned:
+            self._basis = tf.constant(projected(self._vectors.directions(), width))
 
     @property
     def trained_parts(self) -> list[str]:
@@ -196,11 +204,15 @@ def word_of(token: str) -> str:
     return token.removeprefix("##") or token
 
 
-def _basis(vectors: TeacherVectors, width: int) -> tf.Tensor:
+def projected(directions: np.ndarray, width: int) -> np.ndarray:
     """Returns the map from the teacher's vectors to the student's.
 
+    Args:
+        directions: float32 [dim, n], the strongest first.
+        width: the width of the student's vectors.
+
     Returns:
-        float32 [dim, width]; columns beyond the teacher's width are zero.
+        float32 [dim, width]; columns beyond n are zero.
     """
-    directions = vectors.directions()[:, :width]
-    return tf.constant(np.pad(directions, [(0, 0), (0, width - directions.shape[1])]))
+    directions = directions[:, :width]
+    return np.pad(directions, [(0, 0), (0, width - directions.shape[1])])

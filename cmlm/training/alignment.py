@@ -1,0 +1,97 @@
+"""Turns a teacher's vectors towards those of the encoder that a run starts from.
+
+A teacher and a trained encoder may place the same texts in the same way, and yet in
+different directions of the space: their cosines agree, their coordinates do not. A run
+that learns the teacher's coordinates would first unlearn its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import numpy as np
+import scipy.linalg
+import tensorflow as tf
+
+from cmlm.config.experiment import ExperimentConfig
+from cmlm.data.teacher_vectors import TeacherVectors
+from cmlm.encoders import opening
+from cmlm.modeling import restoring
+from cmlm.modeling.model import SentenceModel
+from cmlm.objectives import Data
+from cmlm.objectives.distill import DistillConfig, projected
+from cmlm.tokenization.base import Tokenizer
+
+# Texts that decide the rotation: ten or more for each dimension of most encoders.
+_TEXTS = 8_192
+
+
+def directions(
+    config: ExperimentConfig,
+    objective: DistillConfig,
+    data: Data,
+    vectors: TeacherVectors,
+    tokenizer: Tokenizer,
+) -> np.ndarray:
+    """Returns principal directions that are turned towards an encoder.
+
+    Args:
+        config: the run; `init_checkpoint` is the encoder, of the width `hidden_size`.
+        objective, data, vectors: the objective, its texts and their teacher's vectors.
+        tokenizer: the tokenizer of the run.
+
+    Returns:
+        float32 [dim, max(dim, width)]. A column behind the first `width` is that of
+        `vectors.directions()`.
+    """
+    texts = _sample(objective, data)
+    own = _initial(config, tokenizer).encode(
+        [text.decode("utf-8", "replace") for text in texts],
+        normalize=True,
+        progress=False,
+    )
+    taught = vectors.lookup(tf.constant(texts)).numpy()
+    return turned(vectors.directions(), taught, own)
+
+
+def turned(directions: np.ndarray, taught: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Turns directions so that projections on them are near other vectors.
+
+    With T = taught @ directions[:, :width] and S = own, the rotation is that of the
+    orthogonal Procrustes problem (Schönemann, 1966):
+
+        R = argmin ||T R - S||  over R R^T = 1
+
+    Cosines of T R are those of T.
+
+    Args:
+        directions: float32 [dim, dim], orthonormal columns.
+        taught: float32 [n, dim], unit vectors.
+        own: float32 [n, width], unit vectors of the same texts.
+
+    Returns:
+        float32 [dim, max(dim, width)], see `directions`.
+    """
+    width = own.shape[1]
+    basis = projected(directions, width)
+    rotation, _ = scipy.linalg.orthogonal_procrustes(taught @ basis, own)
+    return np.concatenate([basis @ rotation, directions[:, width:]], axis=1)
+
+
+def _sample(objective: DistillConfig, data: Data) -> list[bytes]:
+    """Takes texts from the whole of the training text, in equal distances."""
+    paths = [path for of in data.train.files.values() for path in of]
+    distance = max(1, sum(data.train.sizes.values()) // _TEXTS)
+    texts = objective.taught_texts(paths).shard(distance, 0)
+    return list(itertools.islice(texts.as_numpy_iterator(), _TEXTS))
+
+
+def _initial(config: ExperimentConfig, tokenizer: Tokenizer):
+    """Opens the encoder that the run starts from, with the vectors that it trains."""
+    shape = copy.deepcopy(config.model)
+    shape.prompt, shape.dimensions, shape.sentence_vector = "", 0, "pooled"
+    shape.vocab_size = tokenizer.vocab_size
+    model = SentenceModel(shape)
+    restoring.initialize(model, config.init_checkpoint, config.init_layers)
+    return opening.live(model, tokenizer, config.longest_sentence)
