@@ -9,11 +9,14 @@
 small      configs/distill_small.flags: English text, two layers of 192
 layers     configs/distill_layers.flags: the same text, three layers of MiniLM
 two_layers MiniLM's first and last layer, on the same text
+aligned    three layers of --student learn another teacher's vectors, turned to its own
+adapt      configs/adapt_distill.flags: all layers of --student, likewise
+adapt_pca  the same, with vectors that are not turned
 teacher    configs/distill_multilingual.flags without bitext retrieval
 bitext     the same without the teacher
 both       configs/distill_multilingual.flags as it is
 
-The text of the first three arms is in sentences, one a line. Of each file of
+The text of the arms above `teacher` is in sentences, one a line. Of each file of
 --train_data, at most --sentences sentences of 6 to 25 words take part, drawn at random,
 each a document of its own; a sentence of a test set does not. The teacher computes in
 bfloat16 with --precision=bfloat16. These arms are scored on the seven STS sets, the
@@ -36,7 +39,9 @@ from cmlm.errors import UserError
 
 flags.DEFINE_string("teacher", None, "As in cmlm.train: MiniLM's folder.")
 flags.DEFINE_string(
-    "student", "", "The encoder of the arms layers and two_layers; empty: the teacher."
+    "student",
+    "",
+    "The encoder whose layers learn, in English arms but small; empty: the teacher.",
 )
 flags.DEFINE_string("train_data", None, "Files of sentences, for English arms.")
 flags.DEFINE_integer("sentences", 40_000, "Sentences of each file of --train_data.")
@@ -55,6 +60,9 @@ ARMS = {
     "small": [],
     "layers": [],
     "two_layers": ["init_layers=[0,5]"],
+    "aligned": ["task.distill.projection=aligned"],
+    "adapt": [],
+    "adapt_pca": ["task.distill.projection=pca"],
     "teacher": ["task.bitext.weight=0"],
     "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
     "both": [],
@@ -65,6 +73,9 @@ _ENGLISH = {
     "small": "distill_small",
     "layers": "distill_layers",
     "two_layers": "distill_layers",
+    "aligned": "distill_layers",
+    "adapt": "adapt_distill",
+    "adapt_pca": "adapt_distill",
 }
 _STSB_LANGUAGES = ("de", "es", "fr", "ru", "zh")
 _STS = (*(f"sts{year}" for year in range(12, 17)), "stsb-test", "sick-r")
