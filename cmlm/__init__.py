@@ -29,11 +29,16 @@ def load(
     prompt: str | None = None,
     prompts: dict[str, str] | None = None,
     dimensions: int | None = None,
+    *,
+    pooling: str | None = None,
+    sentence_vector: str | None = None,
+    seq_length: int | None = None,
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
     `precision` is float32 or bfloat16; `dimensions` keeps the first numbers, 0 all;
     `prompt` precedes every text; `prompts` have names: encode(prompt_name="query").
+    `pooling`, `sentence_vector` and `seq_length` are those of the flags of cmlm.encode.
 
     None: the model's own. Returns an encoder: `encode(texts)` gives float32 [n, dim],
     `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
@@ -50,11 +55,17 @@ def load(
     name = os.fspath(model)
     if not name or isinstance(name, bytes):
         raise UserError(f"model is {name!r}; allowed: a path or an address, as a str")
-    reading = Reading(
-        precision=precision, prompt=prompt, prompts=prompts, dimensions=dimensions
-    )
-    with naming_arguments("precision", "prompt", "prompts", "dimensions"):
-        return opening.open_encoder(name, reading)
+    given = {
+        "precision": precision,
+        "prompt": prompt,
+        "prompts": prompts,
+        "dimensions": dimensions,
+        "pooling": pooling,
+        "sentence_vector": sentence_vector,
+        "seq_length": seq_length,
+    }
+    with naming_arguments(*given):
+        return opening.open_encoder(name, Reading(**given))
 
 
 def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import commands
+import model_dirs
 import numpy as np
 import pytest
 import toys
@@ -24,8 +25,9 @@ import cmlm
 from cmlm import __main__ as console
 from cmlm.common import flagfiles
 from cmlm.config import listing, loading, overrides
-from cmlm.encoders import comparing
+from cmlm.encoders import comparing, opening
 from cmlm.encoders.encoder import Encoder
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError, naming_arguments
 from cmlm.mining import exact
 from cmlm.training import from_python
@@ -363,6 +365,24 @@ def test_messages_name_arguments_as_python_writes_them(toy_export, tmp_path):
         raise UserError(said)
     wanted = "train_data=a--b is train_data; use --train_data_b, `gzip --test`"
     assert str(caught.value) == wanted
+
+
+def test_python_reads_an_encoder_as_the_flags_do(tmp_path):
+    run, texts = model_dirs.write(tmp_path / "run"), ["the cat sat on the mat ."]
+    plain = cmlm.load(run).encode(texts)
+    for given in ({"pooling": "max"}, {"seq_length": 4}):
+        found = cmlm.load(run, **given).encode(texts)
+        flags_read = opening.open_encoder(run, Reading(**given)).encode(texts)
+        np.testing.assert_array_equal(found, flags_read)
+        assert np.abs(found - plain).max() > 1e-3
+    for given, said in (
+        ({"pooling": "maximum"}, "^pooling is 'maximum'; allowed: "),
+        ({"seq_length": "4"}, "^seq_length is '4'; allowed: an int"),
+        ({"seq_length": 99}, "^seq_length is 99; allowed: "),
+        ({"sentence_vector": "projected"}, "^sentence_vector=projected: .* no proj"),
+    ):
+        with pytest.raises(UserError, match=said):
+            cmlm.load(run, **given)
 
 
 def test_a_path_is_loaded_like_its_name(toy_export):

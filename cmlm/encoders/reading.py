@@ -56,10 +56,14 @@ class Reading:
             value = getattr(self, name)
             if value not in (None, *allowed):
                 raise fields.refused(f"--{name}", value, ", ".join(allowed))
-        # A bool is an int.
-        is_number = type(self.dimensions) is int and self.dimensions >= 0
-        if self.dimensions is not None and not is_number:
-            raise fields.refused("--dimensions", self.dimensions, "an int from 0")
+        # Less than three tokens are refused with the encoder's own limit.
+        for name, least in (("dimensions", 0), ("seq_length", None)):
+            value = getattr(self, name)
+            # A bool is an int.
+            is_number = type(value) is int and (least is None or value >= least)
+            if value is not None and not is_number:
+                allowed = "an int" if least is None else f"an int from {least}"
+                raise fields.refused(f"--{name}", value, allowed)
         self.check_prompts()
 
     def check_prompts(self) -> None:
