@@ -28,14 +28,14 @@ class DistillConfig(ObjectiveConfig):
             `init_words`, for every token, without its `##`).
         teacher_cache: a directory for the teacher's vectors, which several runs may
             share; empty: `teacher/` in the model_dir.
-        projection: the map between vectors of different widths. `pca`: the teacher's
-            vectors are projected on as many principal directions as the encoder is
-            wide, or filled up with zeros; the encoder's own vectors then keep the
-            teacher's cosines. `aligned`: as `pca`, then turned, so that they lie as
-            near as possible to the vectors of the encoder in `init_checkpoint`, even if
-            the widths are equal (see `cmlm.training.alignment`). `linear`: the run
-            learns a linear map from the encoder's vectors to the teacher's, and the
-            export leaves it out.
+        projection: the map between the teacher's vectors and the encoder's. `pca`: the
+            teacher's vectors, if their width is another one, are projected on as many
+            principal directions as the encoder is wide, or filled up with zeros; the
+            encoder's own vectors then keep the teacher's cosines. `aligned`: as `pca`,
+            then turned, so that they lie as near as possible to the vectors of the
+            encoder in `init_checkpoint`, even if the widths are equal (see
+            `cmlm.training.alignment`). `linear`: the run learns a linear map from the
+            encoder's vectors to the teacher's, and the export leaves it out.
         similarity_weight: the factor of a second term, the squared difference between
             the cosines of the encoder and of the teacher, over all pairs of texts in
             the global batch.

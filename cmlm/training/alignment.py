@@ -17,6 +17,7 @@ import tensorflow as tf
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import opening
+from cmlm.encoders.encoder import Encoder
 from cmlm.modeling import restoring
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import Data
@@ -87,7 +88,7 @@ def _sample(objective: DistillConfig, data: Data) -> list[bytes]:
     return list(itertools.islice(texts.as_numpy_iterator(), _TEXTS))
 
 
-def _initial(config: ExperimentConfig, tokenizer: Tokenizer):
+def _initial(config: ExperimentConfig, tokenizer: Tokenizer) -> Encoder:
     """Opens the encoder that the run starts from, with the vectors that it trains."""
     shape = copy.deepcopy(config.model)
     shape.prompt, shape.dimensions, shape.sentence_vector = "", 0, "pooled"
