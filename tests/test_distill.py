@@ -524,6 +524,20 @@ def test_an_aligned_teacher_begins_near_the_encoder(tmp_path, dim):
     np.testing.assert_array_equal(later.teacher.directions(), data.teacher.directions())
 
 
+def test_a_trained_encoder_and_another_teacher_are_told(folder, caplog):
+    config = settings(folder)
+    said = "point in other directions than those of encoder, the run unlearns the"
+    prepare(folder, config, init_checkpoint=config.teacher)
+    prepare(folder, config, "new")
+    assert said not in caplog.text
+    prepare(folder, config, "warm", init_checkpoint="encoder")
+    assert said in caplog.text and "task.distill.projection=aligned" in caplog.text
+    caplog.clear()
+    begun = toys.run_config("text.txt")
+    prepare(folder, config, "warm", init_checkpoint="encoder", begun=begun)
+    assert said not in caplog.text
+
+
 def test_an_alignment_that_cannot_be_is_refused(folder):
     config = settings(folder, projection="aligned")
     said = "task.distill.projection is 'aligned'; allowed: pca or linear, or an encoder"

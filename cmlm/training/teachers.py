@@ -7,7 +7,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -169,13 +169,15 @@ def _with_bases(
         kept = os.path.join(folder, teacher[:16])
         is_new = start.writes and (start.is_first or not tf.io.gfile.exists(kept))
         turned = turn(own) if is_new else None
-        if former and turned is None:
-            learnt = os.path.join(former, model_dir.BASES, teacher[:16])
-            if tf.io.gfile.exists(learnt):
+        if source and turned is None:
+            learnt = former and os.path.join(former, model_dir.BASES, teacher[:16])
+            if learnt and tf.io.gfile.exists(learnt):
                 logger.info(
                     "teacher: the run keeps the principal directions of %s", former
                 )
                 bases[teacher] = basis = learnt
+            else:
+                _warn_of_directions(start, own)
         if others and not (start.is_first or tf.io.gfile.exists(kept)):
             logger.warning(
                 "teacher: the encoder has learnt another teacher's vectors (%s); %s "
@@ -198,6 +200,25 @@ def _with_bases(
         for teacher, own in taught.items()
         for name, vectors in own.items()
     }
+
+
+def _warn_of_directions(start: Start, names: Iterable[str]) -> None:
+    """Warns if a trained encoder learns the vectors of another one as they are.
+
+    Args:
+        start: a new run with `init_checkpoint`.
+        names: the objectives of one teacher.
+    """
+    source, enabled = start.config.init_checkpoint, start.config.task.enabled()
+    for name in names:
+        teacher = enabled[name].teacher
+        if os.path.abspath(teacher) != os.path.abspath(source):
+            logger.warning(
+                "teacher: if the vectors of %s point in other directions than those of "
+                "%s, the run unlearns the latter; task.%s.projection=aligned turns the "
+                "teacher's vectors",
+                *(teacher, source, name),
+            )
 
 
 def refuse_others(start: Start) -> None:
