@@ -27,11 +27,12 @@ _COLOURS = (
 )
 
 
-# Where the labels of crowded points lie: right of the point, above it.
+# Where the labels of points lie: the offset in points, and the side that it counts to.
 _LABELS = {
-    ("distill_layers", 3): (False, False),
-    ("distill_layers", 2): (True, True),
-    ("distill_multilingual", 2): (False, False),
+    ("all-MiniLM-L6-v2", 6): (0, -16, "center"),
+    ("distill_layers", 3): (0, 8, "center"),
+    ("distill_layers", 2): (0, -16, "center"),
+    ("distill_small", 2): (0, 8, "center"),
 }
 
 
@@ -55,15 +56,10 @@ def frontier() -> Figure:
         x, y = row["times_minilm"], row["stsb_test"]
         axes.scatter(x, y, color=colour, zorder=3)
         shape = f"{row['model']}, {row['layers']} × {row['width']}"
-        right, up = _LABELS.get((row["model"], row["layers"]), (x < 3, True))
-        axes.annotate(
-            *(shape, (x, y)),
-            xytext=(8 if right else -8, 6 if up else -14),
-            textcoords="offset points",
-            ha="left" if right else "right",
-        )
+        *offset, side = _LABELS.get((row["model"], row["layers"]), (-8, -14, "right"))
+        axes.annotate(shape, (x, y), xytext=offset, textcoords="offset points", ha=side)
     axes.set_xscale("log")
-    axes.set(xlim=(0.7, 14), ylim=(50, 88))
+    axes.set(xlim=(0.55, 16), ylim=(50, 88))
     axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
     return figure
 
