@@ -38,12 +38,11 @@ def load(
 
     `precision` is float32 or bfloat16; `dimensions` keeps the first numbers, 0 all;
     `prompt` precedes every text; `prompts` have names: encode(prompt_name="query").
-    `pooling`, `sentence_vector` and `seq_length` are those of the flags of cmlm.encode.
+    The other arguments are flags of cmlm.encode. None: the model's own.
 
-    None: the model's own. Returns an encoder: `encode(texts)` gives float32 [n, dim],
-    `similarity(a, b)` gives cosines, float32 [n, m], and `search(queries, corpus, k)`
-    gives cosines and rows, [n, min(k, m)]. Raises cmlm.errors.UserError for a missing
-    or damaged encoder. Sets GRPC_VERBOSITY and TF_CPP_MIN_LOG_LEVEL, if unset.
+    Returns an encoder: `encode(texts)` gives float32 [n, dim], `similarity(a, b)` gives
+    cosines, [n, m], `search(queries, corpus, k)` cosines and rows, [n, min(k, m)].
+    Raises cmlm.errors.UserError. Sets GRPC_VERBOSITY, TF_CPP_MIN_LOG_LEVEL if unset.
     """
     from cmlm.common import native_log
     from cmlm.errors import UserError, naming_arguments
