@@ -67,7 +67,6 @@ ARMS = {
     "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
     "both": [],
 }
-# Named: the mean of the whole task depends on the languages of the folder.
 # The arms with English text, and their flagfiles.
 _ENGLISH = {
     "small": "distill_small",
@@ -77,6 +76,7 @@ _ENGLISH = {
     "adapt": "adapt_distill",
     "adapt_pca": "adapt_distill",
 }
+# Named: the mean of the whole task depends on the languages of the folder.
 _STSB_LANGUAGES = ("de", "es", "fr", "ru", "zh")
 _STS = (*(f"sts{year}" for year in range(12, 17)), "stsb-test", "sick-r")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.encoders import opening
+from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
 from cmlm.objectives import distill, losses
 from cmlm.objectives.distill import (
@@ -452,7 +453,7 @@ def test_a_run_from_another_run_keeps_its_directions(folder, caplog):
     caplog.set_level("INFO")
     config = settings(folder)
     first = prepare(folder, config)[0].teacher.directions()
-    (folder / "run" / "params.yaml").write_text("")
+    model_dir.write_config(f"{folder}/run", toys.run_config(f"{folder}/text.txt"))
     (folder / "run" / "best").mkdir()
     config.init_words = True
 
@@ -492,22 +493,36 @@ def test_turned_directions_keep_cosines_and_find_a_rotation(width):
     np.testing.assert_array_equal(found[:, width:], directions[:, width:])
 
 
-@pytest.mark.parametrize("dim", [12, 16, 24])
-def test_an_aligned_teacher_begins_near_the_encoder(tmp_path, dim):
-    """The teacher is the encoder itself, in other directions and of another width."""
+@pytest.fixture
+def encoder(tmp_path):
+    """A model_dir of width 16, and 400 texts of its words."""
     source = model_dirs.write(tmp_path / "source")
     shutil.copy(f"{source}/vocab.txt", tmp_path)
     random = np.random.default_rng(0)
     lines = {" ".join(random.choice(model_dirs.VOCAB[5:15], 6)) for _ in range(400)}
-    texts = sorted(lines)
-    (tmp_path / "text.txt").write_text("\n".join(texts))
+    (tmp_path / "text.txt").write_text("\n".join(sorted(lines)))
     shutil.copy(tmp_path / "text.txt", tmp_path / "taught.txt")
+    return source
+
+
+def turned_teacher(folder, source, dim):
+    """Stores an encoder's vectors in other directions; returns them as they were."""
+    texts = (folder / "taught.txt").read_text().split("\n")
     own = opening.open_encoder(source).encode(texts, normalize=True)
     vectors = np.pad(own, [(0, 0), (0, 8)])
+    random = np.random.default_rng(0)
     vectors = vectors @ np.linalg.qr(random.normal(size=[24, 24]))[0]
     if dim < 24:
         vectors = vectors @ np.linalg.svd(vectors)[2][:dim].T
-    np.save(tmp_path / "taught.npy", vectors)
+    np.save(folder / "taught.npy", vectors)
+    return texts, own
+
+
+@pytest.mark.parametrize("dim", [12, 16, 24])
+def test_an_aligned_teacher_begins_near_the_encoder(tmp_path, encoder, dim):
+    """The teacher is the encoder itself, in other directions and of another width."""
+    source = encoder
+    texts, own = turned_teacher(tmp_path, source, dim)
     config = settings(tmp_path, projection="aligned")
     data, tokenizer = prepare(tmp_path, config, init_checkpoint=source)
     model = toys.model(vocab_size=len(model_dirs.VOCAB))
@@ -524,18 +539,51 @@ def test_an_aligned_teacher_begins_near_the_encoder(tmp_path, dim):
     np.testing.assert_array_equal(later.teacher.directions(), data.teacher.directions())
 
 
-def test_a_trained_encoder_and_another_teacher_are_told(folder, caplog):
-    config = settings(folder)
-    said = "point in other directions than those of encoder, the run unlearns the"
-    prepare(folder, config, init_checkpoint=config.teacher)
-    prepare(folder, config, "new")
-    assert said not in caplog.text
-    prepare(folder, config, "warm", init_checkpoint="encoder")
-    assert said in caplog.text and "task.distill.projection=aligned" in caplog.text
-    caplog.clear()
+@pytest.mark.parametrize("dim", [16, 24])
+def test_a_teacher_with_other_directions_is_told(tmp_path, encoder, dim, caplog):
+    turned_teacher(tmp_path, encoder, dim)
+    config = settings(tmp_path)
+    said = "point in other directions than those of .*source .mean cosine -?0"
+
+    def told(directory, **values):
+        caplog.clear()
+        prepare(tmp_path, config, directory, **values)
+        return bool(re.search(said, caplog.text))
+
     begun = toys.run_config("text.txt")
-    prepare(folder, config, "warm", init_checkpoint="encoder", begun=begun)
-    assert said not in caplog.text
+    assert told("warm", init_checkpoint=encoder)
+    assert "task.distill.projection=aligned turns the teacher's" in caplog.text
+    assert not told("warm", init_checkpoint=encoder, begun=begun)
+    assert not told("new")
+    # A copy of the encoder has its directions.
+    config.teacher = shutil.copytree(encoder, tmp_path / "copy").as_posix()
+    assert not told("itself", init_checkpoint=encoder)
+
+
+def test_a_teacher_of_two_paths_has_one_projection(tmp_path, encoder):
+    config = settings(tmp_path, projection="aligned")
+    config.teacher = encoder
+    (tmp_path / "pairs.tsv").write_text("one\ttwo")
+    other = DistillBitextConfig(weight=1.0)
+    other.train_data.input_path = f"{tmp_path}/pairs.tsv"
+    other.teacher = shutil.copytree(encoder, tmp_path / "copy").as_posix()
+    other.teacher_cache = f"{tmp_path}/other"
+    objectives = {"distill": config, "distill_bitext": other}
+    said = "distill_bitext.projection is 'pca'; allowed: aligned, as task.distill has"
+    with pytest.raises(UserError, match=said):
+        taught(tmp_path, objectives=objectives, init_checkpoint=encoder)
+
+
+def test_a_run_from_aligned_vectors_stays_aligned(tmp_path, encoder):
+    """With `pca` it would learn the teacher's own directions, which it never learnt."""
+    turned_teacher(tmp_path, encoder, 16)
+    run = toys.run_config(f"{tmp_path}/text.txt")
+    run.task.distill = settings(tmp_path, projection="aligned")
+    prepare(tmp_path, run.task.distill, init_checkpoint=encoder)
+    model_dir.write_config(f"{tmp_path}/run", run)
+    said = "projection is 'pca'; allowed: aligned, as the run in .*run has with this"
+    with pytest.raises(UserError, match=said):
+        prepare(tmp_path, settings(tmp_path), "next", init_checkpoint=f"{tmp_path}/run")
 
 
 def test_an_alignment_that_cannot_be_is_refused(folder):
@@ -548,7 +596,7 @@ def test_an_alignment_that_cannot_be_is_refused(folder):
     with pytest.raises(UserError, match="'aligned'; allowed: pca, as the run in .*run"):
         prepare(folder, config, begun=begun)
     bitext = DistillBitextConfig(weight=1.0, teacher=config.teacher)
-    said = "distill_bitext.projection is 'pca'; allowed: aligned, as another objective"
+    said = "distill_bitext.projection is 'pca'; allowed: aligned, as task.distill has"
     with pytest.raises(UserError, match=said):
         prepare_both(folder, config, bitext, init_checkpoint="encoder")
 

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.linalg
 import tensorflow as tf
 
+from cmlm.common import arrays
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import opening
 from cmlm.encoders.encoder import Encoder
 from cmlm.modeling import restoring
@@ -26,34 +26,40 @@ from cmlm.tokenization.base import Tokenizer
 
 # Texts that decide the rotation: ten or more for each dimension of most encoders.
 _TEXTS = 8_192
+# Texts that tell whether directions agree at all.
+_TEXTS_OF_COSINE = 512
 
 
 def directions(
-    config: ExperimentConfig,
-    objective: DistillConfig,
-    data: Data,
-    vectors: TeacherVectors,
-    tokenizer: Tokenizer,
+    config: ExperimentConfig, objective: DistillConfig, data: Data, tokenizer: Tokenizer
 ) -> np.ndarray:
     """Returns principal directions that are turned towards an encoder.
 
     Args:
         config: the run; `init_checkpoint` is the encoder, of the width `hidden_size`.
-        objective, data, vectors: the objective, its texts and their teacher's vectors.
+        objective, data: the objective, and its texts with their teacher's vectors.
         tokenizer: the tokenizer of the run.
 
     Returns:
         float32 [dim, max(dim, width)]. A column behind the first `width` is that of
-        `vectors.directions()`.
+        `TeacherVectors.directions()`.
     """
-    texts = _sample(objective, data)
-    own = _initial(config, tokenizer).encode(
-        [text.decode("utf-8", "replace") for text in texts],
-        normalize=True,
-        progress=False,
-    )
-    taught = vectors.lookup(tf.constant(texts)).numpy()
-    return turned(vectors.directions(), taught, own)
+    taught, own = _vectors(config, objective, data, tokenizer, _TEXTS)
+    return turned(data.teacher.directions(), taught, own)
+
+
+def cosine(
+    config: ExperimentConfig, objective: DistillConfig, data: Data, tokenizer: Tokenizer
+) -> float:
+    """Returns the mean cosine between an encoder and its teacher, not turned.
+
+    Args:
+        config, objective, data, tokenizer: as for `directions`.
+    """
+    taught, own = _vectors(config, objective, data, tokenizer, _TEXTS_OF_COSINE)
+    if taught.shape[1] != own.shape[1]:
+        taught = taught @ projected(data.teacher.directions(), own.shape[1])
+    return float(np.mean(np.sum(arrays.unit_length(taught) * own, axis=1)))
 
 
 def turned(directions: np.ndarray, taught: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -80,12 +86,33 @@ def turned(directions: np.ndarray, taught: np.ndarray, own: np.ndarray) -> np.nd
     return np.concatenate([basis @ rotation, directions[:, width:]], axis=1)
 
 
-def _sample(objective: DistillConfig, data: Data) -> list[bytes]:
+def _vectors(
+    config: ExperimentConfig,
+    objective: DistillConfig,
+    data: Data,
+    tokenizer: Tokenizer,
+    count: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors of texts by the teacher and by the encoder, before training.
+
+    Returns:
+        float32 [n, dim] and float32 [n, width], n at most `count`.
+    """
+    texts = _sample(objective, data, count)
+    own = _initial(config, tokenizer).encode(
+        [text.decode("utf-8", "replace") for text in texts],
+        normalize=True,
+        progress=False,
+    )
+    return data.teacher.lookup(tf.constant(texts)).numpy(), own
+
+
+def _sample(objective: DistillConfig, data: Data, count: int) -> list[bytes]:
     """Takes texts from the whole of the training text, in equal distances."""
     paths = [path for of in data.train.files.values() for path in of]
-    distance = max(1, sum(data.train.sizes.values()) // _TEXTS)
+    distance = max(1, sum(data.train.sizes.values()) // count)
     texts = objective.taught_texts(paths).shard(distance, 0)
-    return list(itertools.islice(texts.as_numpy_iterator(), _TEXTS))
+    return list(itertools.islice(texts.as_numpy_iterator(), count))
 
 
 def _initial(config: ExperimentConfig, tokenizer: Tokenizer) -> Encoder:

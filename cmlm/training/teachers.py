@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, fields, files, identity, path_names
+from cmlm.common import arrays, checksums, files, identity, path_names
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.data import streams, teacher_vectors
@@ -21,9 +19,9 @@ from cmlm.data.teacher_vectors import TeacherVectors
 from cmlm.encoders import locating, model_dir, opening
 from cmlm.errors import UserError
 from cmlm.objectives import Data
-from cmlm.objectives.distill import ALIGNED, DistillConfig, word_of
+from cmlm.objectives.distill import DistillConfig, word_of
 from cmlm.tokenization.base import Tokenizer
-from cmlm.training import alignment, warm_start
+from cmlm.training import teacher_bases
 from cmlm.training.start import Start
 
 # Texts that the teacher encodes in one call: enough for batches of similar length.
@@ -51,7 +49,7 @@ def prepare(
             do not fit one linear map.
     """
     objectives = _taught(start)
-    _check_alignment(start, objectives)
+    teacher_bases.refuse_projections(start, objectives)
     found = {
         name: _vectors(start, name, objective, data[name], tokenizer)
         for name, objective in objectives.items()
@@ -63,13 +61,13 @@ def prepare(
             f"projection=linear learns one map, and the teachers' widths are {widths}; "
             "allowed: teachers of one width, or projection=pca"
         )
-    projected = {name: found[name] for name in found if name not in mapped}
-    turn = functools.partial(_turned, start, objectives, data, tokenizer)
-    found |= _with_bases(start, projected, turn)
-    return data | {
+    taught = {
         name: dataclasses.replace(data[name], teacher=vectors)
         for name, vectors in found.items()
     }
+    projected = {name: taught[name] for name in taught if name not in mapped}
+    taught |= teacher_bases.add(start, objectives, projected, tokenizer)
+    return data | taught
 
 
 def _taught(start: Start) -> dict[str, DistillConfig]:
@@ -79,146 +77,6 @@ def _taught(start: Start) -> dict[str, DistillConfig]:
         for name, objective in start.config.task.enabled().items()
         if isinstance(objective, DistillConfig)
     }
-
-
-def _check_alignment(start: Start, objectives: dict[str, DistillConfig]) -> None:
-    """Refuses `projection=aligned` where no encoder can decide it, or it is too late.
-
-    Raises:
-        UserError: the run starts from random weights or has begun with another
-            projection, or another objective projects the same teacher without it.
-    """
-    aligned = {each.teacher for each in objectives.values() if each.is_aligned}
-    for name, objective in objectives.items():
-        setting = f"task.{name}.projection"
-        if objective.is_aligned and start.is_untrained:
-            raise fields.refused(
-                setting,
-                objective.projection,
-                "pca or linear, or an encoder as --init_checkpoint",
-            )
-        if objective.projection == "pca" and objective.teacher in aligned:
-            raise fields.refused(
-                setting, "pca", "aligned, as another objective has with this teacher"
-            )
-        before = start.begun and start.begun.task.enabled().get(name)
-        former = getattr(before, "projection", objective.projection)
-        if objective.is_aligned != (former == ALIGNED):
-            raise fields.refused(
-                setting,
-                objective.projection,
-                f"{former}, as the run in {start.directory} has, or another "
-                "--model_dir",
-            )
-
-
-def _turned(
-    start: Start,
-    objectives: dict[str, DistillConfig],
-    data: Mapping[str, Data],
-    tokenizer: Tokenizer,
-    taught: dict[str, TeacherVectors],
-) -> np.ndarray | None:
-    """Turns the directions of one teacher towards the initial encoder.
-
-    Args:
-        taught: the vectors of each objective with this teacher, those with the most
-            vectors first.
-
-    Returns:
-        None if no objective asks for it.
-    """
-    for name, vectors in taught.items():
-        if objectives[name].is_aligned:
-            logger.info("teacher: its vectors are turned towards those of the encoder")
-            return alignment.directions(
-                start.config, objectives[name], data[name], vectors, tokenizer
-            )
-    return None
-
-
-def _with_bases(
-    start: Start,
-    found: dict[str, TeacherVectors],
-    turn: Callable[[dict[str, TeacherVectors]], np.ndarray | None],
-) -> dict[str, TeacherVectors]:
-    """Gives all objectives with one teacher the basis of the run's first start.
-
-    The student learns the teacher's vectors in this basis, and other texts would turn
-    it. So a run that starts from another run takes the basis of that run. A run of an
-    earlier version has kept none, and keeps that of its next start.
-
-    Args:
-        start: the start of the run; one that only validates keeps no basis.
-        found: the vectors of each objective.
-        turn: returns the directions of one teacher, turned towards the initial
-            encoder, or None.
-    """
-    taught: dict[str, dict[str, TeacherVectors]] = {}
-    # The objective with the most vectors has those of the other ones, too.
-    for name, vectors in sorted(found.items(), key=lambda item: -item[1].rows):
-        teacher = teacher_vectors.fingerprint(vectors.directory)
-        taught.setdefault(teacher, {})[name] = vectors
-    folder = os.path.join(start.stage.shared_directory, model_dir.BASES)
-    others = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-    source = start.config.init_checkpoint if start.is_first else ""
-    former = source and warm_start.own_run(source)
-    bases: dict[str, str] = {}
-    for teacher, own in taught.items():
-        bases[teacher] = basis = next(iter(own.values())).basis
-        kept = os.path.join(folder, teacher[:16])
-        is_new = start.writes and (start.is_first or not tf.io.gfile.exists(kept))
-        turned = turn(own) if is_new else None
-        if source and turned is None:
-            learnt = former and os.path.join(former, model_dir.BASES, teacher[:16])
-            if learnt and tf.io.gfile.exists(learnt):
-                logger.info(
-                    "teacher: the run keeps the principal directions of %s", former
-                )
-                bases[teacher] = basis = learnt
-            else:
-                _warn_of_directions(start, own)
-        if others and not (start.is_first or tf.io.gfile.exists(kept)):
-            logger.warning(
-                "teacher: the encoder has learnt another teacher's vectors (%s); %s "
-                "with new principal directions, which the encoder has not learnt; if "
-                "the teacher is the same, name it by its former path or address",
-                folder,
-                "the run goes on" if start.writes else "this command validates",
-            )
-        if is_new:
-            with files.atomic_file(kept) as temporary:
-                if turned is None:
-                    tf.io.gfile.copy(basis, temporary, overwrite=True)
-                else:
-                    with tf.io.gfile.GFile(temporary, "wb") as file:
-                        file.write(turned.astype("<f4").tobytes())
-        if tf.io.gfile.exists(kept):
-            bases[teacher] = kept
-    return {
-        name: dataclasses.replace(vectors, basis=bases[teacher])
-        for teacher, own in taught.items()
-        for name, vectors in own.items()
-    }
-
-
-def _warn_of_directions(start: Start, names: Iterable[str]) -> None:
-    """Warns if a trained encoder learns the vectors of another one as they are.
-
-    Args:
-        start: a new run with `init_checkpoint`.
-        names: the objectives of one teacher.
-    """
-    source, enabled = start.config.init_checkpoint, start.config.task.enabled()
-    for name in names:
-        teacher = enabled[name].teacher
-        if os.path.abspath(teacher) != os.path.abspath(source):
-            logger.warning(
-                "teacher: if the vectors of %s point in other directions than those of "
-                "%s, the run unlearns the latter; task.%s.projection=aligned turns the "
-                "teacher's vectors",
-                *(teacher, source, name),
-            )
 
 
 def refuse_others(start: Start) -> None:

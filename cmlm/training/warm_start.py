@@ -126,7 +126,8 @@ def _layers_of_first_stage(
     if source is not None:
         found = source.model["num_layers"]
     elif folder := own_run(start):
-        found = _shape_of(folder, config.init_layers).num_layers
+        before = model_dir.read_config(folder).model
+        found = _with_layers(before, config.init_layers, folder).num_layers
     else:
         # A checkpoint alone: `restoring.initialize` counts its layers.
         found = first
@@ -201,7 +202,7 @@ def _adopt_shape(
     if folder is None:
         return
     begun = model_dir.read_config(folder)
-    before = _shape_of(folder, config.init_layers)
+    before = _with_layers(begun.model, config.init_layers, folder)
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
     config.model.refuse_other_preset(given, before.as_dict(), folder)
     for name in _SHAPE:
@@ -221,13 +222,14 @@ def _adopt_shape(
         config.model.seq_length = max(begun.longest_sentence, own)
 
 
-def _shape_of(folder: str, layers: Sequence[int]) -> encoder_config.EncoderConfig:
+def _with_layers(
+    model: encoder_config.EncoderConfig, layers: Sequence[int], folder: str
+) -> encoder_config.EncoderConfig:
     """The shape of the encoder of a run, with the chosen ones of its layers.
 
     Raises:
         UserError: the encoder lacks a layer.
     """
-    model = model_dir.read_config(folder).model
     if not layers:
         return model
     foreign.check_layers(layers, model.num_layers, folder)
