@@ -126,7 +126,7 @@ def score(
     names = [*(tasks or ())]
     if not names:
         raise UserError(
-            "tasks is not given; allowed: names, as `cmlm evaluate --list_tasks` shows"
+            "tasks is not given; allowed: names, see `cmlm evaluate --list_tasks=all`"
         )
     is_name = isinstance(encoder, (str, os.PathLike))
     if not (is_name or hasattr(encoder, "encode")):

@@ -10,16 +10,16 @@ included, in the order of the file; numpy.load reads it. With --dtype=float16, t
 takes half of the space. vectors.npy.json names the encoder. The second command prints
 the lines nearest to a sentence. Memory does not grow with the file.
 
-The third command encodes a text of any size; with --workers or --beam_options,
-processes of Apache Beam encode it. FOLDER/texts has the distinct lines, FOLDER/vectors
-their unit vectors in shards. The same command resumes a stopped run, and encodes the
-new lines of a text that grew at its end. cmlm.mine reads the folder.
+The third command encodes a text of any size for cmlm.mine; with --workers or
+--beam_options, processes of Apache Beam encode it. FOLDER/texts has the distinct lines,
+FOLDER/vectors their unit vectors in shards. The same command resumes a stopped run, and
+encodes the new lines of a text that grew at its end.
 
 --pooling, --sentence_vector, --seq_length, --dimensions, --prompt, --prompts and
 --precision change the vectors of a model_dir or of another program's weights. Exports,
-servers and stored vectors have fixed values; a different one is an error. --prompt_name
-selects a prompt of the model for the lines; --query gets its prompt `query`, if it has
-one.
+servers and stored vectors have fixed values, and the command refuses others.
+--prompt_name selects a prompt of the model for the lines. --query gets the prompt
+`query`, if the model has it.
 """
 
 import contextlib

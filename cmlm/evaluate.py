@@ -3,8 +3,8 @@
     python -m cmlm.evaluate --model=MODEL [--model=OTHER ...] --data_dir=DIR \\
         --tasks=sts,senteval --output=report
 
-DIR holds the sets as they are distributed, each in the folder itself or in a subfolder
-of its name (senteval/, tatoeba/). --output is a folder (results.json, scores.csv,
+DIR holds the sets as distributed, each in the folder itself or in a subfolder of its
+name (senteval/, tatoeba/). --output is a folder (results.json, scores.csv,
 report.md and report.html with pictures) or a .json file.
 
 --tasks takes families, tasks, one language of a task (tatoeba-de), and your own files:
@@ -28,8 +28,8 @@ model does not support. It scores the other tasks, and exits with code 1. With -
 the same command resumes a killed run: until the end, the directory OUTPUT.work holds
 the scores, in scores.csv and other files.
 
---predictions adds predictions.csv, a line for each example, and says how certain the
-differences from the first model are.
+--predictions adds predictions.csv, a line for each example, and a table of differences
+from the first model with their 95 % intervals.
 
 --merge=REPORT,OTHER --output=MERGED makes one report of several, without a model.
 
@@ -155,7 +155,7 @@ flags.DEFINE_string(
     "list_tasks",
     None,
     "A language, such as tr, or all: list the tasks in it, and exit. With "
-    "--data_dir, tell whether the files of each task are there.",
+    "--data_dir, show whether the files of each task are there.",
 )
 reading_flags.define()
 reading_flags.define_precision()

@@ -1,4 +1,4 @@
-"""Fine-tunes an encoder for your labels, tasks of GLUE or Amazon reviews; scores it.
+"""Fine-tunes an encoder for your labels, GLUE or Amazon reviews, and scores it.
 
     python -m cmlm.finetune --model=MODEL --task=file:train.tsv --dev=dev.tsv \\
         --predict=new.tsv --output=tuned
@@ -36,7 +36,7 @@ resumes a run that was killed or diverged. It may add or leave out tasks and see
 
 The row `constant` predicts the same for every example: the most frequent training
 label, the mean of the scores, or the labels that most examples have. A small encoder
-may do no better.
+may not beat it.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "seq_length",
     None,
-    "The longest sequence in tokens; default: 128, for amazon the trained length.",
+    "The longest sequence in tokens. Default: 128; for amazon, the encoder's limit.",
 )
 
 FLAGS = flags.FLAGS

@@ -29,7 +29,7 @@ output stays the same.
 --work_dir keeps texts, vectors, cosines and neighbours. A stopped run resumes from it,
 and a second run with another margin, retrieval or threshold takes seconds. A run
 with LaBSE's rule searches for the neighbours of one side only; the second run then
-searches for those of the other side.
+first searches for the neighbours of the other side.
 """
 
 import dataclasses
@@ -135,8 +135,8 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "max_memory_gb",
     4.0,
-    "Memory limit of a process without the model's weights; 1 GB of it is for the "
-    "program.",
+    "Memory limit of a process without the model's weights; the program takes 1 GB "
+    "of it.",
     lower_bound=1.25,
 )
 reading_flags.define()
@@ -145,13 +145,13 @@ flags.DEFINE_string(
     "source_prompt_name",
     None,
     "The name of the prompt of --source, or of the first column of --bitext, such as "
-    "query. Default: the prompt of all texts.",
+    "query. Default: the prompt of --prompt_name or --prompt.",
 )
 flags.DEFINE_string(
     "target_prompt_name",
     None,
     "The name of the prompt of --target and --pool, or of the second column of "
-    "--bitext, such as passage. Default: the prompt of all texts.",
+    "--bitext, such as passage. Default: the prompt of --prompt_name or --prompt.",
 )
 beam_flags.define_for_tasks()
 

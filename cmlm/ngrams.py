@@ -13,9 +13,9 @@ each document. A --min_count that is too small lets rare, long n-grams win; the 
 number depends on the text. The authors' released code counts each document separately:
 --form=released --counts=document --min_count=1.
 
-Counting needs little memory for any corpus; sorted runs go to TMPDIR. Words are split
-at white space and punctuation, and each Chinese character is a word. Thai, Japanese and
-other languages without spaces need --unit=pieces and the vocabulary of the run. For a
+Counting needs little memory for any corpus, because it sorts in files in TMPDIR. Words
+end at white space and punctuation, and each Chinese character is a word. Thai, Japanese
+and other languages without spaces need --unit=pieces and the run's vocabulary. For a
 cased run, or one that keeps accents, words need --vocab_file, too, or its rules
 (--nolower_case, --nostrip_accents).
 """

@@ -49,8 +49,8 @@ flags.DEFINE_string(
     None,
     "Bitext (.tsv, .tsv.gz), with lines source<TAB>target: files, globs or a list of "
     "them. With languages: en-de=FILES,en-fr=FILES; the first language is the source. "
-    "Without the setting task.NAME.validation_data (NAME: bitext, tlm or "
-    "distill_bitext), a share of it is held out.",
+    "The setting task.NAME.validation_data (NAME: bitext, tlm or distill_bitext) "
+    "names held-out bitext; without it, a share of --bitext_data is held out.",
 )
 flags.DEFINE_string(
     "pair_data",
@@ -112,8 +112,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "teacher_cache",
     None,
-    "Directory for the teacher's vectors, which runs may share; without it, teacher/ "
-    "in --model_dir.",
+    "Directory for the teacher's vectors, which runs may share. Default: teacher/ in "
+    "--model_dir.",
 )
 flags.DEFINE_bool(
     "print_config",

@@ -16,9 +16,8 @@ Beam counts the words of all text:
         --output=NEW_MODEL_DIR
 
 This last command writes a model_dir with only the tokens that the text needs. The
-vectors of this text do not change, and the embedding table is smaller. Instead of a
-MODEL_DIR, it takes weights of another program, too. The vocabulary is WordPiece or
-SentencePiece.
+vectors of this text do not change, and the embedding table is smaller. The command also
+takes weights of another program. The vocabulary must be WordPiece or SentencePiece.
 """
 
 import shlex
@@ -66,7 +65,7 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "max_text_bytes",
     256 * 2**20,
-    "Bytes of each language to count, in several files at once; Beam counts all.",
+    "Bytes of each language to read, from several files at once; Beam reads all.",
     lower_bound=1,
 )
 beam_flags.define(
@@ -111,8 +110,8 @@ def main(_) -> None:
 
     if FLAGS.dotless_i and not FLAGS.lower_case:
         raise UserError(
-            "--dotless_i is given with --nolower_case; allowed: with --lower_case, as"
-            " it tells how I becomes lower case"
+            "--dotless_i is given with --nolower_case; allowed: with --lower_case,"
+            " because it sets the lower case of I"
         )
     written = {"--output": FLAGS.output}
     if not FLAGS.prune_model:

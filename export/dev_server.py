@@ -88,7 +88,7 @@ def check_ports(host: str, port: int, grpc_port: int) -> None:
             this machine.
     """
     if port and port == grpc_port:
-        raise UserError(f"--grpc_port is {port}, as --port is; allowed: another, or 0")
+        raise UserError(f"--grpc_port and --port are {port}; allowed: two ports, or 0")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for flag, number in (("port", port), ("grpc_port", grpc_port)):
         try:
@@ -99,7 +99,7 @@ def check_ports(host: str, port: int, grpc_port: int) -> None:
             reason = getattr(error, "strerror", None) or str(error)
             message = f"--host={host}: {reason}; allowed: an address of this machine"
             if getattr(error, "errno", None) == errno.EADDRINUSE:
-                message = f"--{flag}={number} is taken; allowed: another, or 0"
+                message = f"--{flag}={number} is taken; allowed: another port, or 0"
             elif isinstance(error, PermissionError):
                 message = f"--{flag}={number}: {reason}; allowed: another, or 0"
             raise UserError(message) from error
@@ -152,8 +152,8 @@ class Server:
             self.grpc_port = self._grpc.add_insecure_port(f"{address}:{grpc_port}")
         except RuntimeError as error:
             raise UserError(
-                f"--grpc_port={grpc_port} cannot be used on {host}; allowed: another, "
-                "or 0"
+                f"--grpc_port={grpc_port} cannot be used on {host}; allowed: another "
+                "port, or 0"
             ) from error
         try:
             self._http = make_server(
@@ -162,7 +162,7 @@ class Server:
         # Werkzeug prints its reason and ends the process.
         except (OSError, SystemExit) as error:
             raise UserError(
-                f"--port={port} cannot be used on {host}; allowed: another, or 0"
+                f"--port={port} cannot be used on {host}; allowed: another port, or 0"
             ) from error
         self._http.under_way = _UnderWay()
         self.port = self._http.server_port

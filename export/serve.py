@@ -4,8 +4,8 @@
 
 The server answers as TensorFlow Serving does: REST at --port, gRPC at --grpc_port. The
 page at http://localhost:8501/ compares two sentences and finds neighbours. --model is
-the folder that export.tfhub wrote, or the output of cmlm.finetune --task=file:FILE,
-which has no page. SIGINT and SIGTERM end the server.
+the folder that export.tfhub wrote, or the output of cmlm.finetune --task=file:FILE
+(without the page). SIGINT and SIGTERM end the server.
 
 This server is for development. In production, use tensorflow_model_server, which takes
 the same folder and answers the same requests.

@@ -31,7 +31,7 @@ def define(output: str) -> None:
     flags.DEFINE_bool(
         "overwrite",
         False,
-        f"Replace an existing --{output}; it stays until its successor is complete.",
+        f"Replace an existing --{output}; it stays until the new one is complete.",
     )
     reading_flags.define()
 

@@ -31,7 +31,7 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "version",
     1,
-    "The folder in serving/; a server that finds a larger one loads it.",
+    "The version folder in serving/; a server loads the largest version that it finds.",
     lower_bound=1,
     upper_bound=(1 << 63) - 1,
 )

@@ -367,11 +367,11 @@ def test_ports_are_checked_before_a_model_is_loaded():
         taken.listen()
         port = taken.getsockname()[1]
         for ports, flag in (((port, 0), "port"), ((0, port), "grpc_port")):
-            said = f"--{flag}={port} is taken; allowed: another, or 0"
+            said = f"--{flag}={port} is taken; allowed: another port, or 0"
             with pytest.raises(UserError, match=said):
                 dev_server.check_ports("localhost", *ports)
     dev_server.check_ports("localhost", port, 0)
-    with pytest.raises(UserError, match=f"--grpc_port is {port}, as --port is"):
+    with pytest.raises(UserError, match=f"--grpc_port and --port are {port}"):
         dev_server.check_ports("localhost", port, port)
     for host in ("nowhere.invalid", "192.0.2.1"):
         with pytest.raises(UserError, match=f"--host={host}: .*; allowed: an address"):

@@ -246,7 +246,7 @@ def test_files_of_the_teacher_that_changed_are_told(folder, caplog):
     # TensorFlow tells the times of files in seconds.
     os.utime(folder / "taught.npy", (0, 0))
     assert prepare(folder, config)[0] == first
-    told = f"files of {config.teacher} changed since {folder}/run/teacher began"
+    told = f"files of {config.teacher} changed after the cache {folder}/run/teacher"
     assert told in caplog.text
 
 

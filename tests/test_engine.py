@@ -279,8 +279,9 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     engine.train(building.build(Stage(config, directory)))
     assert "best/ was chosen with another text, global_batch_size: the " in caplog.text
     assert tf.train.latest_checkpoint(f"{directory}/best").endswith("ckpt-3")
-    skipped = f"skips its first batches (2 of cmlm); --init_checkpoint={directory} with"
+    skipped = "skips the first batches of the new text (2 of cmlm); to train on them"
     assert caplog.text.count(skipped) == 2
+    assert f"--model_dir with --init_checkpoint={directory}" in caplog.text
     first, second = model_dir.read_starts(directory)
     assert (first["step"], second["step"]) == (0, 2) and not first["changed"]
     assert first["versions"]["tensorflow"] == tf.__version__
@@ -571,7 +572,7 @@ def test_a_new_run_names_the_files_of_others_in_its_folder(tmp_path, caplog):
     for name in ("d.txt", "b.txt", "c.txt", "a"):
         (tmp_path / name).touch()
     agreement.check_folder(folder)
-    assert "not of a run: a, b.txt, c.txt and 1 more; the run writes" in caplog.text
+    assert "no run wrote: a, b.txt, c.txt and 1 more; the run writes" in caplog.text
     for name in (model_dir.METRICS, model_dir.STARTS):
         (tmp_path / name).touch()
         with pytest.raises(UserError, match=f"holds {name}, which the run would rep"):
@@ -588,7 +589,7 @@ def test_the_folder_of_a_new_run_is_checked(tmp_path, caplog):
     config = toys.run_config("missing.txt")
     with pytest.raises(UserError, match=r"missing\.txt"):
         building.build(Stage(config, str(tmp_path)))
-    assert "not of a run: notes.txt; the run writes" in caplog.text
+    assert "no run wrote: notes.txt; the run writes" in caplog.text
 
 
 def test_a_vocabulary_that_no_run_wrote_is_not_replaced(text, tmp_path, one_device):

@@ -397,7 +397,9 @@ def test_languages_of_tasks_are_those_of_their_data(shared_data):
     assert [task.name for task in catalogue.of_language("ja")] == [
         *("stsb-multilingual", "tatoeba", "pawsx", "amazon")
     ]
-    with pytest.raises(UserError, match="list_tasks=qq: no task has it; .* all, af"):
+    with pytest.raises(
+        UserError, match="list_tasks=qq: no task has this language; .* all, af"
+    ):
         catalogue.of_language("qq")
     source = DataDir(str(shared_data / "eval"))
     for name in ("tatoeba", "bucc", "bli", "multi-simlex", "stsb-multilingual"):

@@ -44,7 +44,7 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
     assert files.expand(pipe) == [pipe]
-    said = f"^{pipe} is a pipe or a device; allowed: a file, because the text is read"
+    said = f"^{pipe} is a pipe or a device; allowed: a file, which can be read"
     with pytest.raises(UserError, match=said), files.open_text(pipe):
         pass
     assert DataDir(str(tmp_path)).find("pipe") == pipe
@@ -199,7 +199,7 @@ def test_a_broken_gzip_file_is_named(tmp_path):
                 stream.read()
 
 
-ZEROS = "has zeros before or behind its gzip data"
+ZEROS = "has zeros before or after its gzip data"
 DAMAGED = "is not a whole gzip file"
 
 

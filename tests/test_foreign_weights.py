@@ -508,16 +508,14 @@ def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
     opened = opening.open_weights(str(folder))
     assert opened.tokenizer.prompt == ""
     (warning,) = warnings_of(caplog)
-    assert "e5: no prompt precedes the texts: 'query: ' (query), 'pass" in warning
+    assert "e5 has prompts and no default: 'query: ' (query), 'pass" in warning
     # A run's text is its user's.
     for given in ([], ["model.pooling=source"]):
         caplog.clear()
         config = run_settings(tmp_path, folder, given)
         warm_start.warn_of_prompts(config)
         (warning,) = warnings_of(caplog)
-        assert (
-            "e5: no prompt precedes the training text: 'query: ' (query), " in warning
-        )
+        assert "e5 has prompts: 'query: ' (query), " in warning
     caplog.clear()
     config.task.pairs.weight, config.task.pairs.prompts = 1.0, ("query",)
     warm_start.warn_of_prompts(config)
@@ -529,7 +527,7 @@ def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
     write_prompts(folder, None)
     opening.open_weights(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
-    assert "no prompt precedes the texts: 'Q: ' (query); if y" in warning
+    assert "has prompts and no default: 'Q: ' (query); texts" in warning
     caplog.clear()
     opening.open_weights(str(folder), Reading(prompts={}))
     assert warnings_of(caplog) == []

@@ -35,7 +35,7 @@ def test_alone_a_worker_is_worker_0_of_1(one_device):
 @pytest.mark.parametrize(
     "tf_config, message",
     [
-        ("", "needs its workers: set TF_CONFIG="),
+        ("", "lacks the addresses of the workers: set TF_CONFIG="),
         ("{", "does not name a worker"),
         ('{"cluster": {"worker": ["a:1"]}}', "does not name a worker"),
         (

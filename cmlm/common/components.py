@@ -79,7 +79,7 @@ class SecondMoment:
         """
         if not self._sum.any():
             raise UserError(
-                "all vectors are zero; allowed: at least one of another length"
+                "all vectors are zero; allowed: at least one that is not zero"
                 if self._count
                 else "no sentences; allowed: at least one"
             )

@@ -116,9 +116,9 @@ def _configure_cluster(runtime: config_definitions.RuntimeConfig) -> None:
         os.environ.pop("TF_CONFIG", None)
         if not runtime.worker_hosts:
             raise UserError(
-                "--distribution_strategy=multi_worker_mirrored needs its workers: set "
-                f"TF_CONFIG={_TF_CONFIG_FORM}, or runtime.worker_hosts and "
-                "runtime.task_index"
+                "--distribution_strategy=multi_worker_mirrored lacks the addresses of "
+                f"the workers: set TF_CONFIG={_TF_CONFIG_FORM}, or "
+                "runtime.worker_hosts and runtime.task_index"
             )
     try:
         distribute_utils.configure_cluster(runtime.worker_hosts, runtime.task_index)

@@ -155,9 +155,9 @@ class _TensorFlowGzip(io.RawIOBase):
             if self._member is None:
                 if self._packed.startswith(b"\0"):
                     raise UserError(
-                        f"{self._path} has zeros before or behind its gzip data, at "
-                        "which TensorFlow fails; allowed: a file as `gzip -dc OLD | "
-                        "gzip > NEW` writes it"
+                        f"{self._path} has zeros before or after its gzip data, which "
+                        "TensorFlow cannot read; allowed: a file without them, which "
+                        "`gzip -dc OLD | gzip > NEW` writes"
                     )
                 # Its argument stands for gzip's header.
                 self._member = zlib.decompressobj(31)
@@ -243,8 +243,8 @@ def _refuse_streams(path: str) -> None:
         return
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
         raise UserError(
-            f"{path} is a pipe or a device; allowed: a file, because the text is read "
-            "several times (`COMMAND > FILE` writes one)"
+            f"{path} is a pipe or a device; allowed: a file, which can be read several "
+            "times (`COMMAND > FILE` writes one)"
         )
 
 

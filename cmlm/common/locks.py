@@ -71,8 +71,8 @@ def _acquire(directory: str, path: str) -> int:
             stack.callback(os.close, handle)
             if not _lock(handle, path):
                 raise UserError(
-                    f"{directory} is in use by {_owner(handle)}; allowed: wait for its "
-                    "end, or name another directory"
+                    f"{directory} is in use by {_owner(handle)}; wait until it ends, "
+                    "or name another directory"
                 )
             # The last holder may have deleted the file between the two calls.
             if _is_at(handle, path):

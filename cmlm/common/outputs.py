@@ -104,7 +104,7 @@ def refuse_existing(path: str, overwrite: bool) -> None:
     if exists and tf.io.gfile.isdir(path):
         exists = bool(tf.io.gfile.listdir(path))
     if exists and not overwrite:
-        raise UserError(f"{path} exists: name another or pass --overwrite")
+        raise UserError(f"{path} exists: name another path, or pass --overwrite")
 
 
 def _places(output: str) -> list[str]:

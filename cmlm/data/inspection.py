@@ -116,7 +116,7 @@ def warn_of_carriage_return(place: tuple[str, int] | None) -> None:
     if place:
         once.warn(
             f"{place[0]} line {place[1]} has a carriage return inside; training drops"
-            " it and joins the words around it (`tr '\\r' ' ' < OLD > NEW`)"
+            " it and joins the words around it; `tr '\\r' ' ' < OLD > NEW` replaces it"
         )
 
 

@@ -72,9 +72,9 @@ class PrincipalComponents:
         if fingerprint != self.fingerprint:
             raise UserError(
                 f"{path} was fitted for the fingerprint {self.fingerprint[:12]}, this "
-                f"encoder has {fingerprint[:12]}; allowed: the model, --pooling, "
-                "--sentence_vector, --dimensions and prompt of the fitting, or a new "
-                "file by python -m cmlm.pcr"
+                f"encoder has {fingerprint[:12]}; allowed: the model of the "
+                "fitting, with its --pooling, --sentence_vector, --dimensions and "
+                "prompt; or a new file from python -m cmlm.pcr"
             )
         if self.table.shape[2] != dim:
             raise UserError(

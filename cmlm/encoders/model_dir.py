@@ -242,13 +242,13 @@ def _give_initial_weights(
         first = f"untrained:{stages[0]}, or " if is_there else ""
         raise UserError(
             f"{asked}: it started from the layers of {config.stacked_on}, the stage "
-            f"before; allowed: {first}{model_dir}, best: or bow: before it"
+            f"before; allowed: {first}{model_dir}, alone or after best: or bow:"
         )
     if start:
         if not any(tf.io.gfile.exists(start + end) for end in ("", ".index")):
             raise UserError(
                 f"{asked}: the run started from {start}, which is not there; allowed: "
-                f"{model_dir}, best: or bow: before it, or --model=PATH of those "
+                f"{model_dir}, alone or after best: or bow:, or --model=PATH of those "
                 "weights"
             )
         try:
@@ -262,8 +262,8 @@ def _give_initial_weights(
         if setting:
             raise UserError(
                 f"{asked}: task.{name}.{setting} set the weights that the run started "
-                f"from; allowed: {model_dir}, best: or bow: before it, or an encoder "
-                "of another run"
+                f"from; allowed: {model_dir}, alone or after best: or bow:, or an "
+                "encoder of another run"
             )
 
 
@@ -309,7 +309,7 @@ def _rows(path: str, noun: str) -> list[dict]:
                 skipped.append(number)
     if skipped:
         logger.warning(
-            "%s: %d lines are not rows of %s and are left out, line %d first",
+            "%s: %d lines are not rows of %s and do not count; line %d is the first",
             path,
             len(skipped),
             noun,

@@ -55,7 +55,8 @@ def parse_address(address: str) -> Address:
     if not match or "/v1/models" in match[1]:
         raise UserError(
             f"server is {address!r}; allowed: http://HOST:PORT, https://HOST:PORT "
-            "(REST) or grpc://HOST:PORT, and behind it /v1/models/NAME[/versions/N]"
+            "(REST) or grpc://HOST:PORT, each with or without a final "
+            "/v1/models/NAME[/versions/N]"
         )
     server, name, version = match.groups()
     if not server.isascii():

@@ -103,8 +103,9 @@ def warn_of_prompts(path: str, stated: Mapping[str, str]) -> None:
     """
     if any(stated.values()):
         logger.warning(
-            "%s: no prompt precedes the training text: %s; name those of pairs, as in "
-            "task.pairs.prompts=[query,passage], and write others before each text",
+            "%s has prompts: %s; the run adds none to its text: for pairs, name them, "
+            "as in task.pairs.prompts=[query,passage]; in other text, write one before "
+            "each sentence",
             *(path, _listed(stated)),
         )
 
@@ -213,9 +214,10 @@ def load_weights(
     stated = model.config.named_prompts
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
-            "%s: no prompt precedes the texts: %s; if you need one, name it by "
-            "encode(prompt_name=) or --prompt_name; for a command without this flag, "
-            "export the model with it first (search and retrieval add their prompts)",
+            "%s has prompts and no default: %s; texts get none: if you need one, name "
+            "it by encode(prompt_name=) or --prompt_name; for a command without this "
+            "flag, first export the model with it (search and retrieval add their "
+            "prompts)",
             *(path, _listed(stated)),
         )
     if source.normalized:

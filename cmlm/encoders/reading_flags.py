@@ -41,7 +41,7 @@ def define() -> None:
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
         "Default: the limit that the starting weights state; without such a limit, the "
         "length of the training, or 128 for weights of another program. At most the "
-        "positions of the encoder less model.num_views.",
+        "positions of the encoder minus model.num_views.",
     )
     flags.DEFINE_integer(
         "dimensions",
@@ -59,7 +59,7 @@ def define() -> None:
     flags.DEFINE_string(
         "prompt_name",
         None,
-        "The name of the prompt, such as query, in the place of --prompt.",
+        "The name of a prompt of the model, such as query; instead of --prompt.",
     )
     flags.DEFINE_multi_string(
         "prompts",

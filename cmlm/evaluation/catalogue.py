@@ -127,7 +127,7 @@ def of_language(language: str) -> list[base.Task]:
     if not tasks:
         known = {name for task in TASKS.values() for name in task.languages}
         raise UserError(
-            f"--list_tasks={language}: no task has it; allowed: all, "
+            f"--list_tasks={language}: no task has this language; allowed: all, "
             f"{', '.join(sorted(known))}"
         )
     return tasks

@@ -157,7 +157,7 @@ class Tuned:
         if not path:
             raise UserError(
                 f"{directory} is not a tuned model; allowed: an output of "
-                "cmlm.finetune --task=file:FILE, or name --task to train"
+                "cmlm.finetune --task=file:FILE; or train one with --task"
             )
         about = json_files.read(os.path.join(path, export_layout.TUNED_TASK))
         with locating.loading_graph(path):

@@ -99,8 +99,8 @@ def check_folder(directory: str) -> None:
     if others:
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         logger.warning(
-            "--model_dir=%s holds files that are not of a run: %s%s; the run writes "
-            "its own beside them",
+            "--model_dir=%s holds files that no run wrote: %s%s; the run writes its "
+            "own files beside them",
             directory,
             ", ".join(others[:3]),
             more,

@@ -70,8 +70,9 @@ def _warn_of_other_text(
     ]
     if skipped:
         logger.warning(
-            "the text has changed since the last start, and the run skips its first "
-            "batches (%s); --init_checkpoint=%s with another --model_dir reads them",
+            "the text has changed since the last start, and the run skips the first "
+            "batches of the new text (%s); to train on them, name another --model_dir "
+            "with --init_checkpoint=%s",
             ", ".join(skipped),
             start.directory,
         )

@@ -228,7 +228,7 @@ def _warn_of_directions(
     if cosine < _RELATED:
         logger.warning(
             "teacher: the vectors of %s point in other directions than those of %s "
-            "(mean cosine %.2f), so the run unlearns the latter; "
+            "(mean cosine %.2f), so the encoder first unlearns its own; "
             "task.%s.projection=aligned turns the teacher's vectors",
             *(objective.teacher, start.config.init_checkpoint, cosine, name),
         )

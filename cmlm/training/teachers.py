@@ -163,8 +163,8 @@ def _warn_of_other_files(cache: str, model: str) -> None:
     before, now = teacher_vectors.teacher_of(cache).get("files"), _files(model)
     if before and now and before != now:
         logger.warning(
-            "teacher: files of %s changed since %s began, and the run learns the "
-            "vectors from before; another --teacher_cache gets new ones",
+            "teacher: files of %s changed after the cache %s began, and the run learns "
+            "the earlier vectors; for new vectors, name another --teacher_cache",
             model,
             cache,
         )
@@ -222,8 +222,8 @@ def _warn_of_unlearnt(start: Start, objective: DistillConfig, data: Data) -> Non
     if not trainer.epochs and 2 * learnt < texts:
         logger.warning(
             "teacher: it encodes all %s texts, but the run learns at most %s "
-            "(trainer.train_steps times the batch); less text saves time and disk "
-            "space",
+            "(trainer.train_steps times the batch): name less text to save time and "
+            "disk space",
             f"{texts:,}",
             f"{learnt:,}",
         )

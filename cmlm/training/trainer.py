@@ -155,8 +155,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             names = self.active(start)
             if not names:
                 raise UserError(
-                    f"no objective is active at step {start}: see start_step and "
-                    "end_step of every objective, and trainer.train_steps"
+                    f"no objective is active at step {start}: change start_step or "
+                    "end_step of an objective, or trainer.train_steps"
                 )
             stop = start + 1
             while stop < end and self.active(stop) == names:

@@ -173,7 +173,7 @@ def _language(table: _Table, code: str) -> dict[str, tuple[str, str, float]]:
             continue
         spoken = _split_words(shown, len(pairs), forms)
         if spoken is None:
-            raise UserError(f"{where}: words {shown!r}; allowed: {len(pairs)} of them")
+            raise UserError(f"{where}: words {shown!r}; allowed: {len(pairs)} words")
         for item, value, word in zip(pairs, values, spoken, strict=True):
             pair, place = item.split(":")
             words.setdefault(pair, {})[place] = word
