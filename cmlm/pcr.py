@@ -59,7 +59,7 @@ def main(_) -> None:
     cli.require_npz("output")
     if not FLAGS.text and not FLAGS.vectors:
         raise UserError(
-            "no sentences; allowed: --text=LANG=FILES, --vectors=LANG=FILES"
+            "no sentences; allowed: --text=LANGUAGE=FILES, --vectors=LANGUAGE=FILE"
         )
     with cli.quiet_imports():
         from cmlm.common import outputs

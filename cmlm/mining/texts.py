@@ -172,7 +172,7 @@ def gather(
             only = ", and lines may only be appended" if whole else ""
             raise UserError(
                 f"{whole or directory} holds another text than {name} now{only}: name "
-                "another directory or delete it"
+                "another directory, or delete this one"
             )
         if not has_more:
             return Texts(directory, name)

@@ -288,7 +288,7 @@ def _refuse_others(directory: str, there: dict, about: dict) -> str:
     if changed and any(name.endswith(".npy") for name in os.listdir(directory)):
         raise UserError(
             f"{directory} holds vectors of another run ({changed}): name another "
-            "directory or delete it"
+            "directory, or delete this one"
         )
     return changed
 

@@ -85,8 +85,8 @@ class EncoderConfig(hyperparams.Config):
             longer. 0: the longest sequence of the objectives.
         sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
             5.1): the mean of the N projected vectors.
-        dimensions: readers of the encoder get the first components of a sentence
-            vector, this many; 0: all, `hidden_size`. Objectives see all.
+        dimensions: how many of the first numbers of a sentence vector the trained
+            encoder gives; 0: all, `hidden_size`. Objectives see all.
     """
 
     preset: str = fields.one_of("base", PRESETS)

@@ -56,7 +56,7 @@ class CmlmObjective(MaskedTextObjective):
         if model.config.relative_positions:
             raise UserError(
                 f"task.{name} is on, and the encoder has relative positions, which "
-                "CMLM's conditions lack; allowed: the other objectives"
+                "do not exist for CMLM's conditions; allowed: the other objectives"
             )
         if model.config.embedding_size:
             raise fields.refused(

@@ -23,7 +23,7 @@ class ContrastiveConfig(NestedConfig):
     Attributes:
         similarity: `cosine` (LaBSE), or `dot`, the inner product of the vectors without
             normalisation (CMLM).
-        margin: subtracted from the similarity of the positive.
+        margin: subtracted from the similarity of a text and its partner.
         scale: the factor of all similarities, 1 / temperature.
         cross_replica_negatives: rank a text among the texts of every replica; false,
             for comparison only, ranks it among the texts of its own replica.

@@ -188,7 +188,7 @@ class MisadObjective(MaskedTextObjective):
             f"sentences has {named[self.config.candidates]}"
         )
         if is_all:
-            raise UserError(f"{message}: no span can be removed")
+            raise UserError(f"{message}, so MiSAD can remove nothing")
         logger.warning("%s", message)
 
     @property

@@ -20,9 +20,9 @@ class NestedConfig(ObjectiveConfig):
     """Settings of an objective whose loss compares sentence vectors.
 
     Attributes:
-        dimensions: the loss is the sum of the losses of the first components of the
-            vectors, for each of these sizes (Matryoshka). Without any: the loss of the
-            whole vectors.
+        dimensions: sizes, such as `[384, 96]`: the loss is a sum with a term for each
+            size, of the first numbers of the vectors (Matryoshka). Empty: the loss of
+            the whole vectors.
     """
 
     dimensions: tuple[int, ...] = fields.ranged((), at_least=1)

@@ -94,7 +94,7 @@ def _check_class(found: tokenizer_file.TokenizerFile, folder: str, path: str) ->
         theirs = _stated_case(settings)
     if ours != theirs:
         raise UserError(
-            f"{path} has {name}={ours}, {where} {theirs}, by default if it is silent; "
+            f"{path} has {name}={ours}, {where} has {theirs} (stated or the default); "
             f"allowed: the same, or tokenizer_class={_GENERAL[0]!r}"
         )
 
