@@ -10,6 +10,7 @@ from texts import write_lines
 from cmlm.data import bitext, streams
 from cmlm.data.bitext import BitextDataConfig, PairDataConfig
 from cmlm.errors import UserError
+from cmlm.mining import texts
 
 pytestmark = pytest.mark.usefixtures("unconverted")
 
@@ -58,14 +59,15 @@ def test_a_carriage_return_inside_a_line_gets_a_warning(tmp_path, caplog):
     assert pairs([str(path)]) == [("One", "Eins"), ("Twotwo", "Zwei")]
 
 
-def test_the_report_counts_the_pairs_that_are_read(tmp_path):
-    """Other spaces than those of ASCII are text for both."""
+def test_report_training_and_mining_read_the_same_pairs(tmp_path):
+    """Other spaces than those of ASCII are text for all three."""
     lines = ["\u00a0\tJa.\t \u2003", "\u00a0Yes.\tYes.\t\u00a0", "One\t \t\u00a0"]
     path = write_lines(tmp_path / "a.tsv", [*lines, *(f"{line}\tc" for line in GOOD)])
     report, read = bitext.inspect([path]), pairs([path])
     assert read[0] == ("\u00a0", "Ja.", "\u2003")
     assert (report.columns, report.empty_sides, report.equal_sides) == (3, 1, 0)
     assert report.pairs == len(read) == 502
+    assert [*texts.read_rows([path], 3)] == ["\t".join(row) for row in read]
 
 
 def test_bad_lines_are_left_out_and_counted(tmp_path):

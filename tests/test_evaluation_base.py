@@ -258,6 +258,14 @@ def test_files_are_found_packed_or_in_their_folder(tmp_path):
         source.lines(path)
 
 
+def test_a_file_of_two_that_were_joined_has_a_byte_order_mark_inside(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes("x,y\n".encode("utf-8-sig") * 2)
+    source = DataDir(str(tmp_path))
+    assert source.lines(str(path)) == ["x,y", "x,y"]
+    assert source.csv(str(path), 2) == [["x", "y"], ["x", "y"]]
+
+
 def test_damaged_files_are_refused(tmp_path):
     source, path = DataDir(str(tmp_path)), tmp_path / "file"
     path.write_bytes("caf\xe9\n".encode("latin-1"))

@@ -132,6 +132,13 @@ def test_open_text_drops_the_byte_order_mark_and_replaces_bad_bytes(tmp_path):
         assert stream.read() == "caf\ufffd\n"
 
 
+def test_a_file_of_two_that_were_joined_has_a_byte_order_mark_inside(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("One.\nTwo.\n".encode("utf-8-sig") * 2)
+    with files.open_text(str(path)) as stream:
+        assert [*stream] == ["One.\n", "Two.\n"] * 2
+
+
 @pytest.mark.parametrize(
     "content, said",
     [

@@ -50,6 +50,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "protocols",
         "scratch",
         "tasks",
+        "utf8",
         "versions",
     )
 }

@@ -140,6 +140,12 @@ def test_text_in_another_encoding_is_refused(tmp_path, layout):
     assert read(path, layout)[1] == {"invalid UTF-8 replaced": 11}
 
 
+def test_a_file_of_two_that_were_joined_has_a_byte_order_mark_inside(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("One.\nTwo.\n".encode("utf-8-sig") * 2)
+    assert read(path, "lines")[0] == [["One.", "Two."] * 2]
+
+
 def test_nul_is_replaced_and_counted(tmp_path):
     write_wet(tmp_path / "a.wet.gz", ["Page\0one.\n", "Page two.\n"])
     (tmp_path / "a.json").write_text(json.dumps({"text": "One.\nT\0wo\0."}) + "\n")

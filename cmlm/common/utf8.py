@@ -14,6 +14,11 @@ from cmlm.errors import UserError
 _MAX_INVALID_SHARE = 0.1
 _FEW_INVALID = 10
 _CURE = "if it is Latin-1, `iconv -f LATIN1 -t UTF-8 OLD > NEW` converts it"
+# A file of several that were joined has a byte order mark inside, too.
+MARK = "\ufeff"
+# The characters that tf.strings.strip removes: every reader treats the same lines and
+# cells as blank as the training pipeline. A no-break space is text.
+BLANK = " \t\n\v\f\r"
 # Stands for invalid bytes until its line is counted: no UTF-8 decodes to it.
 _INVALID, _REPLACED = "\udcff", "\ufffd"
 codecs.register_error("cmlm.invalid", lambda error: (_INVALID, error.end))
@@ -56,7 +61,8 @@ def refuse_other_encoding(
 class Lines(io.TextIOWrapper):
     """Lines of UTF-8 text, with a limit on their length and on the invalid ones.
 
-    An endless line cannot fill memory, and text in another encoding does not pass.
+    An endless line cannot fill memory, and text in another encoding does not pass. A
+    byte order mark before a line is left out.
     """
 
     def __init__(self, stream: BinaryIO, path: str, limit: int):
@@ -85,7 +91,7 @@ class Lines(io.TextIOWrapper):
             self._invalid += 1
             self._first_invalid = self._first_invalid or self._number
             line = line.replace(_INVALID, _REPLACED)
-        return line
+        return line.removeprefix(MARK)
 
     def check_encoding(self) -> None:
         """Refuses, or warns of, the lines so far with invalid bytes.

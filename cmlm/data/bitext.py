@@ -20,8 +20,9 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
+from cmlm.common.utf8 import BLANK
 from cmlm.data import languages, line_files, streams
-from cmlm.data.inspection import BLANK, share_read, warn_of_carriage_return
+from cmlm.data.inspection import share_read, warn_of_carriage_return
 from cmlm.data.settings import DataConfig, Inspected
 from cmlm.errors import UserError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from cmlm.common import files as files_lib
-from cmlm.common import once
+from cmlm.common import once, utf8
 from cmlm.common.counts import counted
 from cmlm.data import line_files
 from cmlm.errors import UserError
@@ -14,10 +14,6 @@ from cmlm.errors import UserError
 # sentence that hardly are documents.
 _LONG_DOCUMENT = 1_000
 _MOSTLY = 0.5
-
-# The characters that tf.strings.strip removes: the inspection and the training pipeline
-# treat the same lines and cells as blank. A no-break space is text.
-BLANK = " \t\n\v\f\r"
 
 
 @dataclasses.dataclass
@@ -164,7 +160,7 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
         for number, line in enumerate(lines, 1):
             if not report.carriage_return and "\r" in line.rstrip("\r\n"):
                 report.carriage_return = path, number
-            if line.strip(BLANK):
+            if line.strip(utf8.BLANK):
                 report.sentences += 1
                 in_document += 1
             else:

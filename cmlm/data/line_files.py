@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, utf8
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ def read(path: tf.Tensor, unpacked_length: tf.Tensor) -> tf.data.Dataset:
     counted = chunks.scan(tf.constant(0, tf.int64), count)
     # The stated length counts the marks, so they go last.
     return counted.filter(lambda chunk: tf.size(chunk) > 0).map(
-        lambda chunk: tf.strings.regex_replace(chunk, "^\ufeff", "")
+        lambda chunk: tf.strings.regex_replace(chunk, f"^{utf8.MARK}", "")
     )
 
 

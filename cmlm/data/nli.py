@@ -14,9 +14,9 @@ import tensorflow as tf
 from cmlm.common import files as files_lib
 from cmlm.common import iterators
 from cmlm.common.counts import counted
+from cmlm.common.utf8 import BLANK
 from cmlm.data import line_files, streams
 from cmlm.data.corpus import Corpus
-from cmlm.data.inspection import BLANK
 from cmlm.data.settings import DataConfig, Inspected
 from cmlm.errors import UserError
 

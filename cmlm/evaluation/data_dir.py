@@ -11,7 +11,7 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from cmlm.common import files
+from cmlm.common import files, utf8
 from cmlm.errors import UserError
 from cmlm.evaluation import parsing
 
@@ -134,6 +134,8 @@ class DataDir:
     def text(self, path: str, encodings: Sequence[str] = UTF_8) -> str:
         """Reads a whole file in the first encoding that fits.
 
+        A byte order mark before a line is left out, see `utf8.Lines`.
+
         Raises:
             UserError: the file is not text in these encodings, or is truncated.
         """
@@ -151,7 +153,7 @@ class DataDir:
         inside = os.path.relpath(path, self._root)
         name = path if inside.startswith("..") else inside
         self.checksums[name] = hashlib.sha256(content).hexdigest()
-        return text
+        return text.replace(f"\n{utf8.MARK}", "\n")
 
     def lines(self, path: str, encodings: Sequence[str] = UTF_8) -> list[str]:
         """Reads a file's lines, without line ends.

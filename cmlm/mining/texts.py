@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import checksums, files, json_files, progress
+from cmlm.common import checksums, files, json_files, progress, utf8
 from cmlm.errors import UserError, advised
 from cmlm.mining import storage
 
@@ -71,7 +71,8 @@ def read_rows(paths: Sequence[str], columns: int) -> Iterator[str]:
     for path in paths:
         with files.open_text(path) as lines:
             for line in lines:
-                cells = [cell.strip() for cell in line.rstrip("\r\n").split("\t")]
+                cells = line.rstrip("\r\n").split("\t")
+                cells = [cell.strip(utf8.BLANK) for cell in cells]
                 if len(cells) == columns and all(cells):
                     yield "\t".join(cells)
 

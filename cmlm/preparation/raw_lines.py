@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import collections
 import gzip
 import io
@@ -92,6 +93,9 @@ class Unpacked(io.RawIOBase):
 class Lines:
     """The lines of a byte stream as text; huge lines are skipped and counted.
 
+    A byte order mark before a line is left out: a file of several that were joined has
+    one inside, too.
+
     Behind the last line, text in another encoding than UTF-8 raises a UserError.
 
     Args:
@@ -119,8 +123,7 @@ class Lines:
                     line = self.stream.readline(MAX_BYTES)
                 self._counts[f"line over {MAX_BYTES >> 20} MB"] += 1
                 continue
-            if index == 0:
-                line = line.removeprefix(b"\xef\xbb\xbf")
+            line = line.removeprefix(codecs.BOM_UTF8)
             text = decode(line, self._counts)
             if self._counts[INVALID] and not first_invalid:
                 first_invalid = index + 1
