@@ -140,11 +140,12 @@ def test_no_op_of_the_tokenizer_asks_the_machines_locale():
 
 def test_turkish_is_known_by_name():
     assert rules.has_dotless_i(["tr"]) and rules.has_dotless_i(["tr", "az-Latn"])
+    assert rules.has_dotless_i(["tur"]) and rules.has_dotless_i(["tr-aze"])
     assert not rules.has_dotless_i(["tr", "en"])
     assert not rules.has_dotless_i([""]) and not rules.has_dotless_i([])
     # A bitext has two languages.
     assert rules.has_dotless_i(["tr-az", "tr-TR"])
-    for pair in ("tr-en", "en-tr", "az-Latn-de"):
+    for pair in ("tr-en", "en-tr", "az-Latn-de", "tur-eng"):
         assert not rules.has_dotless_i([pair])
 
 

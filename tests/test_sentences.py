@@ -32,6 +32,7 @@ def test_english_sentences(expected):
     "language, text, number",
     [
         ("de", "Das kostet z. B. 3,50 Euro. Am 3. Mai kam Hr. Dr. Müller.", 2),
+        ("deu", "Das kostet z. B. 3,50 Euro. Am 3. Mai kam Hr. Dr. Müller.", 2),
         ("hi", "यह पहला वाक्य है। यह दूसरा वाक्य है।", 2),
         ("zh", "他进入了三一学院。他喜欢阅读。", 2),
         ("xx", "An unknown language. It still splits.", 2),

@@ -9,6 +9,7 @@ from sentencex and restores them afterwards.
 from __future__ import annotations
 
 import collections
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -57,7 +58,8 @@ def split(paragraph: str, language: str = "en") -> list[str]:
 
     Args:
         paragraph: text of one paragraph; runs of white space count as one space.
-        language: ISO 639 code; sentencex has a fallback for languages without rules.
+        language: ISO 639 code of two or three letters; sentencex has a fallback for
+            languages without rules.
 
     Returns:
         The sentences, stripped and not empty. Together they have all characters of the
@@ -67,7 +69,7 @@ def split(paragraph: str, language: str = "en") -> list[str]:
     hidden = _QUOTES.sub(" ", text)
     sentences: list[str] = []
     start = position = 0
-    for segment in sentencex.segment(language, hidden):
+    for segment in sentencex.segment(_short_code(language), hidden):
         segment = segment.strip()
         if not segment:
             continue
@@ -87,6 +89,14 @@ def split(paragraph: str, language: str = "en") -> list[str]:
         start = end
     _append(sentences, text[start:].strip())
     return sentences
+
+
+@functools.cache
+def _short_code(language: str) -> str:
+    """The code by which sentencex knows a language: `de` for `deu`."""
+    import langcodes
+
+    return langcodes.standardize_tag(language)
 
 
 def _opens(text: str, mark: re.Match[str]) -> bool:

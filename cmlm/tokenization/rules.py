@@ -33,7 +33,7 @@ from cmlm.errors import UserError, shown
 # Thai text, which has no spaces between words.
 MAX_WORD_BYTES = 600
 # Languages whose I is the capital of ı, and whose İ is the capital of i.
-DOTLESS_I_LANGUAGES = ("tr", "az")
+DOTLESS_I_LANGUAGES = ("tr", "tur", "az", "aze")
 _LANGUAGE = re.compile(r"[a-z]{2,3}")
 SUFFIX = ".json"
 HUGGING_FACE = "tokenizer_config.json"
