@@ -193,7 +193,9 @@ def _split() -> None:
         f"dropped: {sentences.describe_dropped(totals)}; sentences with invalid UTF-8"
         f" replaced: {totals['invalid UTF-8']:,}"
     )
-    _print_use("train_data", files.pattern(os.path.join(FLAGS.output, "*.txt.gz")))
+    named = files.pattern(os.path.join(FLAGS.output, "*.txt.gz"))
+    # A run needs the name for the lower case of Turkish, and for its log.
+    _print_use("train_data", f"{FLAGS.language}={named}")
 
 
 # ---------------------------------------------------------------------- on Beam

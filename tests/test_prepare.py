@@ -61,10 +61,12 @@ def test_prepare_then_vocab(raw, tmp_path):
 @pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
 def test_the_printed_flag_names_the_output(raw, tmp_path, steps):
     output = tmp_path / "it's news, [2019]"
-    done = run("prepare", f"--input={raw}", f"--output={output}", *steps)
+    options = [f"--input={raw}", f"--output={output}", "--language=tr", *steps]
+    done = run("prepare", *options)
     assert done.returncode == 0, done.stderr
     flag = shlex.split(done.stdout.splitlines()[-1])[-1]
     listed = languages.split(flag.removeprefix("--train_data="))
+    assert [*listed] == ["tr"]
     found = [path for paths in listed.values() for path in files.expand(paths)]
     assert sorted(found) == sorted(map(str, output.rglob("*.gz")))
 
