@@ -766,6 +766,20 @@ def other_order(folder):
     (folder / "vocab.txt").write_text("\n".join(swapped) + "\n")
 
 
+def missing_token(folder):
+    """tokenizer.json lacks the last token of vocab.txt."""
+    fast_tokenizer(vocab={t: i for i, t in enumerate(VOCAB[:-1])})(folder)
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+
+
+def special_tokens(folder):
+    tensors = torch_weights()
+    words = "embeddings.word_embeddings.weight"
+    tensors[words] = tensors[words][:5].copy()
+    write_folder(folder, tensors, vocab_size=5)
+    (folder / "vocab.txt").write_text("\n".join(VOCAB[:5]) + "\n")
+
+
 def added_token(folder):
     """The last row belongs to a token that vocab.txt does not have."""
     (folder / "vocab.txt").write_text("\n".join(VOCAB[:-1]) + "\n")
@@ -799,6 +813,11 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
         (long_vocabulary, f"has {len(VOCAB) + 1} tokens, .* {len(VOCAB)} embedding"),
         (other_order, rf"gives the id {len(VOCAB) - 2} to .*, .*tokenizer.json to"),
+        (
+            missing_token,
+            rf"gives the id {len(VOCAB) - 1} to '##s', .* to no token; all",
+        ),
+        (special_tokens, "has no token that a word can have .*; allowed: at least"),
         (added_token, f"has {len(VOCAB) - 1} tokens, .* {len(VOCAB)} embedding"),
         (
             lambda f: write_prompts(f, None, {"a=b": "c"}),
@@ -1180,6 +1199,26 @@ def test_original_checkpoint_gives_its_vectors(original):
     by_prefix, _ = vectors(original / "bert_model.ckpt")
     np.testing.assert_array_equal(actual, by_prefix)
     assert trained.tokenizer.rules.lower_case
+
+
+def test_an_original_checkpoint_gives_its_first_components(original, tmp_path):
+    """Also an export of it, a folder of it, and a run that starts from it."""
+    whole = expected(torch_weights(), activation=gelu_tanh)
+    reading = Reading(dimensions=5, seq_length=POSITIONS)
+    short = opening.open_encoder(str(original), reading)
+    assert (short.dim, short.info["dimensions"]) == (5, 5)
+    np.testing.assert_allclose(short.encode(TEXTS), whole[:, :5], atol=1e-5)
+    opened = opening.open_weights(str(original), reading)
+    huggingface_folder.write(opened, str(tmp_path), POSITIONS, normalize=False)
+    again = opening.open_encoder(str(tmp_path))
+    np.testing.assert_allclose(again.encode(TEXTS), whole[:, :5], atol=1e-5)
+    assert again.info["fingerprint"] == short.info["fingerprint"]
+    with pytest.raises(UserError, match="--dimensions is 17; allowed: 1 to 16, the"):
+        opening.open_encoder(str(original), Reading(dimensions=17))
+    config = toys.run_config("corpus.txt", **{"model.dimensions": 5})
+    config.init_checkpoint = str(original)
+    warm_start.adopt_for_run(config, {"model.dimensions"}, None)
+    assert (config.model.dimensions, config.model.hidden_size) == (5, HIDDEN)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+from cmlm.errors import UserError, one_line
 from cmlm.tokenization import letters, tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.rules import UNCASED, Rules
@@ -47,13 +48,19 @@ class WordPiece(Tokenizer):
         # Only a `##` piece joins, and it joins whatever stands before it.
         self.is_continuation = np.array([t.startswith("##") for t in found.tokens])
         self._word_borders = np.array([self.is_continuation, [True] * self.vocab_size])
-        self._wordpiece = tf_text.FastBertTokenizer(
-            found.tokens,
-            max_bytes_per_word=rules.max_word_bytes,
-            token_out_type=tf.int32,
-            unknown_token=found.special["unk"],
-            lower_case_nfd_strip_accents=letters.left_to_tf_text(rules),
-        )
+        try:
+            self._wordpiece = tf_text.FastBertTokenizer(
+                found.tokens,
+                max_bytes_per_word=rules.max_word_bytes,
+                token_out_type=tf.int32,
+                unknown_token=found.special["unk"],
+                lower_case_nfd_strip_accents=letters.left_to_tf_text(rules),
+            )
+        except RuntimeError as error:
+            raise UserError(
+                f"vocabulary {vocab_file} has no token that a word can have "
+                f"({one_line(error)}); allowed: at least one beside special tokens"
+            ) from error
         if rules.max_word_characters:
             self._splitter = WordSplitter(rules)
             known = set(found.tokens)

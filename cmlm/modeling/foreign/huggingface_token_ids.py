@@ -47,21 +47,26 @@ def added_to_text(folder: str) -> list[str]:
     ]
 
 
-def refuse_other_ids(vocab: list[str], path: str, ids: dict, fast_path: str) -> None:
-    """Raises UserError if two files of one folder give an id to different tokens.
+def refuse_other_ids(vocab: list[str], path: str, fast: dict, fast_path: str) -> None:
+    """Refuses ids of vocab.txt that have another token in tokenizer.json, or none.
 
     Args:
         vocab: the tokens of vocab.txt by id.
         path: its path.
-        ids: the ids of tokenizer.json by token.
+        fast: the content of tokenizer.json, whose tokens are those of transformers.
         fast_path: its path.
     """
-    tokens = {number: token for token, number in ids.items() if type(number) is int}
+    added = json_files.field(fast, "added_tokens", list, fast_path, [])
+    added = filter(lambda each: isinstance(each, dict), added)
+    pairs = [(each.get("content"), each.get("id")) for each in added]
+    pairs += fast["model"]["vocab"].items()
+    tokens = {number: token for token, number in pairs if type(number) is int}
     for number, token in enumerate(vocab):
-        if tokens.get(number, token) != token:
+        if tokens.get(number) != token:
+            other = shown(tokens[number]) if number in tokens else "no token"
             raise UserError(
                 f"{path} gives the id {number} to {shown(token)}, {fast_path} to "
-                f"{shown(tokens[number])}; allowed: the same token"
+                f"{other}; allowed: the same token"
             )
 
 

@@ -114,7 +114,7 @@ def _vocabulary(folder: str, fast: dict, rows: int) -> tuple[list[str] | None, s
     fast_path = os.path.join(folder, tokenizer_file.FILE_NAME)
     if vocab is None:
         return token_ids.tokens_of(fast, fast_path), fast_path
-    token_ids.refuse_other_ids(vocab, path, fast["model"]["vocab"], fast_path)
+    token_ids.refuse_other_ids(vocab, path, fast, fast_path)
     if len(vocab) <= token_ids.largest(token_ids.ids_of(fast, fast_path)) < rows:
         return token_ids.tokens_of(fast, fast_path), fast_path
     return vocab, path
