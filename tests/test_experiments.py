@@ -285,6 +285,7 @@ def test_a_size_beside_a_preset_wins():
         ("trainer.seed={}", "trainer.seed is {}; allowed: an integer"),
         ("vocabulary: {file: {a: 1}}", "vocabulary.file is {'a': 1}; allowed: text"),
         ("model: &a [*a]", "has a value that is not YAML: line 1 has an alias"),
+        ("trainer.seed=1,trainer.seed=2", ": line 1 sets 'seed' twice; allowed: once"),
     ],
 )
 def test_mistakes_are_named(override, message):
@@ -334,7 +335,7 @@ def test_unknown_recipes_and_files_are_named(tmp_path):
     "text, message",
     [
         ("trainer: {train_steps: 5}\nmodel: {}\ntrainer:\n  seed: 1\n", "1 and 3 both"),
-        ("trainer: {seed: 5, seed: 5}\n", "lines 1 and 1 both set 'seed'"),
+        ("trainer: {seed: 5, seed: 5}\n", "line 1 sets 'seed' twice; allowed: once"),
     ],
 )
 def test_a_setting_that_stands_twice_in_a_file_is_refused(tmp_path, text, message):

@@ -87,9 +87,10 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in first:
-                raise yaml.YAMLError(
-                    f"lines {first[key.value]} and {line} both set {key.value!r}"
-                )
+                places = f"lines {first[key.value]} and {line} both set {key.value!r}"
+                if first[key.value] == line:
+                    places = f"line {line} sets {key.value!r} twice"
+                raise yaml.YAMLError(f"{places}; allowed: once")
             first[key.value] = line
         return node
 
