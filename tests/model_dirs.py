@@ -34,6 +34,13 @@ SENTENCES = [
 # Positions 40, views 3: what the command may be asked for ends at 37.
 SEQ_LENGTH = 37
 LANGUAGES = ("de", "zh-hant")
+# Settings of a run of masked LM, for encoders that CMLM cannot train.
+MASKED_LM = {
+    "task.cmlm.weight": 0.0,
+    "task.mlm.weight": 1.0,
+    "task.mlm.train_data.seq_length": SEQ_LENGTH,
+    "trainer.best_checkpoint_metric": "",
+}
 
 
 def write(

@@ -489,10 +489,17 @@ def masked_lm_only(text):
     ]
 
 
-def test_conditions_need_embeddings_as_wide_as_vectors():
-    model = toys.model(embedding_size=6)
-    with pytest.raises(UserError, match="model.embedding_size is 6; allowed: 0 with"):
-        toys.objective("cmlm", model, [toys.pair_batch()], 4)
+@pytest.mark.parametrize(
+    "form, said",
+    [
+        ({"embedding_size": 6}, "model.embedding_size is 6; allowed: 0 with task.cmlm"),
+        ({"relative_positions": True}, "task.cmlm is on, and the encoder has relative"),
+    ],
+)
+def test_an_encoder_that_cmlm_cannot_train_is_refused_before_its_text(form, said):
+    settings = {f"model.{name}": value for name, value in form.items()}
+    with pytest.raises(UserError, match=said):
+        toys.run_config("text that is not there", **settings)
 
 
 def test_embeddings_as_wide_as_vectors_change_nothing():

@@ -302,7 +302,8 @@ def test_a_process_with_many_encoders_gets_no_warning(source, caplog):
 
 
 def test_a_bag_of_narrow_word_embeddings_is_narrow(tmp_path):
-    source = model_dirs.write(tmp_path / "run", **{"model.embedding_size": 6})
+    settings = {"model.embedding_size": 6, **model_dirs.MASKED_LM}
+    source = model_dirs.write(tmp_path / "run", **settings)
     bag = opening.open_encoder(f"bow:{source}")
     assert bag.encode(["The cat sat"]).shape == (1, bag.dim) == (1, 6)
 
@@ -338,7 +339,8 @@ def test_a_start_that_cannot_be_repeated_is_named(source, tmp_path):
     words["trainer.best_checkpoint_metric"] = ""
     words |= {"task.distill.init_words": True, "task.distill.teacher": "there"}
     words |= {"task.distill.train_data.seq_length": 16}
-    narrow = model_dirs.write(tmp_path / "narrow", **{"model.embedding_size": 6})
+    form = {"model.embedding_size": 6, **model_dirs.MASKED_LM}
+    narrow = model_dirs.write(tmp_path / "narrow", **form)
     for settings, said in (
         (gone, f"started from {tmp_path}/gone, which is not there; allowed: .*--model"),
         (words, "task.distill.init_words set the weights .*; allowed: "),

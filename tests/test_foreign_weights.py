@@ -1498,7 +1498,8 @@ def run_settings(tmp_path, folder, more=()):
 @pytest.mark.large
 def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
     form = {"model.embedding_size": 6, "model.relative_positions": True}
-    source = model_dirs.write(tmp_path / "source", **form)
+    settings = form | model_dirs.MASKED_LM
+    source = model_dirs.write(tmp_path / "source", **settings)
     config = toys.run_config("text.txt", init_checkpoint=source)
     warm_start.adopt_for_run(config, (), None)
     assert config.model.embedding_size == 6

@@ -35,6 +35,22 @@ class CmlmConfig(MaskedTextConfig):
 
     reads_documents = True
 
+    def check_model(self, prefix: str, model: EncoderConfig) -> None:
+        super().check_model(prefix, model)
+        objective = prefix.rstrip(".")
+        if model.relative_positions:
+            raise UserError(
+                f"{objective} is on, and the encoder has relative positions, which "
+                "do not exist for CMLM's conditions; allowed: the other objectives"
+            )
+        if model.embedding_width != model.hidden_size:
+            raise fields.refused(
+                "model.embedding_size",
+                model.embedding_size,
+                f"0 with {objective}, because CMLM's conditions have the width of "
+                "sentence vectors; any with the other objectives",
+            )
+
     def check_data(self, data: Data, model: EncoderConfig) -> None:
         super().check_data(data, model)
         require_neighbours(data)
@@ -53,18 +69,6 @@ class CmlmObjective(MaskedTextObjective):
 
     def __init__(self, name: str, config: CmlmConfig, model: SentenceModel, **data):
         super().__init__(name, config, model, **data)
-        if model.config.relative_positions:
-            raise UserError(
-                f"task.{name} is on, and the encoder has relative positions, which "
-                "do not exist for CMLM's conditions; allowed: the other objectives"
-            )
-        if model.config.embedding_size:
-            raise fields.refused(
-                "model.embedding_size",
-                model.config.embedding_size,
-                f"0 with task.{name}, because CMLM's conditions have the width of "
-                "sentence vectors; any with the other objectives",
-            )
         self.conditional = ConditionalMaskedLM(
             model.encoder,
             model.projection(),
