@@ -205,6 +205,19 @@ def test_a_second_stage_takes_the_shape_of_the_first(start, tmp_path):
     assert config.model.dropout_rate == 0.1
 
 
+def test_cmlm_from_a_run_with_other_views_is_told(start, caplog):
+    """P(v) belongs to the weights; the recipe of CMLM wants the paper's 15 views."""
+    data = ["--train_data=a.txt", "--experiment=cmlm/english"]
+    config, _ = configure(f"--init_checkpoint={start}", *data)
+    assert config.model.num_views == 3
+    said = f"model.num_views is 3, as in {start}; the recipe has 15, which needs other"
+    assert said in caplog.text
+    caplog.clear()
+    given = "--params_override=model.num_views=3"
+    configure(f"--init_checkpoint={start}", *data, given)
+    assert "num_views" not in caplog.text
+
+
 def test_a_second_stage_on_short_texts_does_not_shorten_the_encoder(start, tmp_path):
     begun = overrides.from_yaml(f"{start}/params.yaml").task.longest_sequence()
     for own in (begun - 3, begun + 3):

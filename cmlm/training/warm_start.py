@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import logging
 import os
 from collections.abc import Collection, Sequence
 
@@ -18,6 +19,8 @@ from cmlm.errors import UserError
 from cmlm.modeling import encoder_config, foreign
 from cmlm.tokenization import rules, vocabulary_file
 from cmlm.vocabulary.settings import VocabularyConfig
+
+logger = logging.getLogger(__name__)
 
 # The fields of `EncoderConfig` that say how weights are trained: the recipe sets them,
 # although other programs store them with the weights.
@@ -87,7 +90,7 @@ def adopt_for_run(
     source = foreign.find(config.init_checkpoint)
     if source is not None:
         source = foreign.with_layers(source, config.init_layers)
-    layers = config.model.num_layers
+    layers, views = config.model.num_layers, config.model.num_views
     if config.trainer.stacking_steps:
         # Preset and flags say how many layers the last stage has.
         given = {*given, "model.num_layers"}
@@ -99,6 +102,12 @@ def adopt_for_run(
         _adopt_shape(config, given, takes_pooling)
     if config.trainer.stacking_steps:
         config.model.num_layers = layers
+    if config.model.num_views != views and "cmlm" in config.task.enabled():
+        logger.warning(
+            "model.num_views is %d, as in %s; the recipe has %d, which needs other "
+            "weights to start from",
+            *(config.model.num_views, config.init_checkpoint, views),
+        )
 
 
 def warn_of_prompts(config: experiment.ExperimentConfig) -> None:
