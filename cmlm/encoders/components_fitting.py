@@ -13,6 +13,8 @@ from cmlm.encoders import vector_files
 from cmlm.errors import UserError
 
 _ROWS_AT_ONCE = 16_384
+# Rounding, also to float16, moves a vector by a smaller share of its length.
+_ROUNDING = 2e-3
 
 
 def check(encoder, kind: str, paths: Sequence[str]) -> None:
@@ -43,7 +45,7 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
 def fit(
     encoder, kind: str, paths: Sequence[str], components: int, most: int = 0
 ) -> LanguageComponents:
-    """Fits components on the sentences of a language.
+    """Fits components on the sentences of a language. Blank lines are not sentences.
 
     Args:
         encoder: the model.
@@ -59,7 +61,7 @@ def fit(
     if kind == "text":
         windows = _encoded(paths, encoder, limit)
     else:
-        windows = _stored(paths, limit)
+        windows = _stored(paths, limit, encoder)
     moment = SecondMoment(encoder.dim)
     for vectors in windows:
         moment.add(vectors)
@@ -78,14 +80,23 @@ def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
                 return
 
 
-def _stored(paths: Sequence[str], limit: int) -> Iterator[np.ndarray]:
-    """Yields at most `limit` rows of .npy files, float32, a window at a time."""
+def _stored(paths: Sequence[str], limit: int, encoder) -> Iterator[np.ndarray]:
+    """Yields at most `limit` rows of .npy files, float32, a window at a time.
+
+    `cmlm.encode` writes a vector for each line, and training text has a blank line
+    after each document. The vectors of blank lines are left out, as by `_encoded`.
+    """
+    (blank,) = encoder.encode([""])
+    near = _ROUNDING * np.linalg.norm(blank)
     for path in paths:
         rows = arrays.map_npy(path)
-        for start in range(0, min(len(rows), limit), _ROWS_AT_ONCE):
-            window = rows[start : min(start + _ROWS_AT_ONCE, limit)]
-            yield np.asarray(window, np.float32)
-        limit -= min(len(rows), limit)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            window = np.asarray(rows[start : start + _ROWS_AT_ONCE], np.float32)
+            window = window[np.linalg.norm(window - blank, axis=1) > near][:limit]
+            limit -= len(window)
+            yield window
+            if not limit:
+                return
 
 
 def _refuse_normalized(vectors: np.ndarray, encoder) -> None:
