@@ -97,7 +97,7 @@ def main(_) -> None:
         return
     for lines, answer in answers:
         for line, vector in zip(lines, answer.tolist(), strict=True):
-            print(json.dumps({"text": line, "vector": vector}))
+            print(json.dumps({"text": line, "vector": vector}, ensure_ascii=False))
 
 
 def _check_flags() -> None:

@@ -93,7 +93,7 @@ def test_a_folder_of_short_files_in_another_encoding_is_refused(tmp_path, steps)
     assert done.returncode == 1 and not (tmp_path / "out").exists()
     assert re.search(
         r"\nerror: --input is not UTF-8: 12 of its 12 (lines|sentences) have invalid "
-        "bytes; if it is Latin-1, `iconv ", "\n" + done.stderr
+        "bytes; `iconv -f LATIN1 ", "\n" + done.stderr
     )  # fmt: skip
 
 

@@ -13,7 +13,10 @@ from cmlm.errors import UserError
 # encoding, unless the lines are few.
 _MAX_INVALID_SHARE = 0.1
 _FEW_INVALID = 10
-_CURE = "if it is Latin-1, `iconv -f LATIN1 -t UTF-8 OLD > NEW` converts it"
+_CURE = (
+    "`iconv -f LATIN1 -t UTF-8 OLD > NEW` converts Western European text, LATIN5 "
+    "Turkish, CP1251 Russian"
+)
 # A file of several that were joined has a byte order mark inside, too.
 MARK = "\ufeff"
 # The characters that tf.strings.strip removes: every reader treats the same lines and
