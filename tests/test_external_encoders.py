@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 
-from cmlm.common import tasks
+from cmlm.common import numbered_tasks
 from cmlm.encoders import external, model_server, opening, rest_client
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
@@ -293,7 +293,7 @@ def test_mining_goes_on_with_vectors_of_the_same_model_only(
     ):
         encode(served, "served")
     # A process of its own may meet another model than the first process did.
-    job = (lines, opening.open_encoder(served), tasks.Workers(number=2))
+    job = (lines, opening.open_encoder(served), numbered_tasks.Workers(number=2))
     reopen = vectors.opened(*job, lambda: opening.open_encoder(served))[1]
     reopen()
     monkeypatch.setattr(Server, "last", 3.0)

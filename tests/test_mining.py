@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cmlm import common
-from cmlm.common import choices, files, tasks
+from cmlm.common import choices, files, numbered_tasks
 from cmlm.errors import UserError
 from cmlm.mining import (
     cells,
@@ -182,7 +182,7 @@ def test_only_missing_shards_are_encoded(tmp_path, monkeypatch):
 
 
 # Beam in this process: everything is pickled, as for other machines.
-BEAM = tasks.Workers("--direct_num_workers=1")
+BEAM = numbered_tasks.Workers("--direct_num_workers=1")
 
 
 def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
@@ -190,7 +190,7 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
     lines = [f"line {number % 30}" for number in range(40)]
     (tmp_path / "a.txt").write_text("\n\n".join(lines))
     made = {}
-    for name, workers in (("here", tasks.HERE), ("beam", BEAM)):
+    for name, workers in (("here", numbered_tasks.HERE), ("beam", BEAM)):
         arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
         encoded.write(str(tmp_path / name), *arguments, workers, Encoder)
         if workers is BEAM:
@@ -216,7 +216,7 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
 def test_beam_finds_the_same_neighbours(on_disk, tmp_path, kind):
     settings = neighbours.SearchSettings(kind, cells=40, probes=8, memory=MEMORY // 4)
     made = {}
-    for name, workers in (("here", tasks.HERE), ("beam", BEAM)):
+    for name, workers in (("here", numbered_tasks.HERE), ("beam", BEAM)):
         searcher = neighbours.Searcher(
             *on_disk, f"{tmp_path}/{name}", settings, workers
         )
@@ -236,12 +236,12 @@ def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeyp
     def encode(name, text, number, grave=None):
         return vectors.encode(
             *(text, mortal.Encoder(), f"{tmp_path}/{name}/vectors"),
-            tasks.Workers("", number),
+            numbered_tasks.Workers("", number),
             functools.partial(mortal.Encoder, grave),
         )
 
     def search(name, stored, number):
-        workers = tasks.Workers("", number)
+        workers = numbered_tasks.Workers("", number)
         found = f"{tmp_path}/{name}/found"
         neighbours.Searcher(stored, stored, found, settings, workers).find("source", 3)
 
@@ -267,7 +267,7 @@ def test_workers_without_beam_name_its_extra(monkeypatch):
     monkeypatch.delitem(sys.modules, "cmlm.common.beam_tasks", raising=False)
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     with pytest.raises(UserError, match=r"^apache_beam is not .*'cmlm\[corpus\]'$"):
-        tasks.Workers("", 2).run(lambda: None, [0], "encoding", 1, 1)
+        numbered_tasks.Workers("", 2).run(lambda: None, [0], "encoding", 1, 1)
 
 
 def test_a_run_stopped_before_its_first_shard_does_not_bind_the_next(tmp_path):
@@ -437,7 +437,7 @@ class Killed(BaseException):
     """A kill of the process at some place."""
 
 
-def write_folder(directory, lines, encoder=None, workers=tasks.HERE):
+def write_folder(directory, lines, encoder=None, workers=numbered_tasks.HERE):
     source = directory.with_suffix(".txt")
     source.write_text("".join(f"{line}\n" for line in lines))
     encoder = encoder or Encoder()
@@ -453,7 +453,7 @@ def content(directory):
     }
 
 
-@pytest.mark.parametrize("workers", [tasks.HERE, BEAM])
+@pytest.mark.parametrize("workers", [numbered_tasks.HERE, BEAM])
 def test_a_text_with_new_lines_is_encoded_as_one_at_once(
     tmp_path, monkeypatch, workers
 ):
@@ -470,7 +470,7 @@ def test_a_text_with_new_lines_is_encoded_as_one_at_once(
         lines += more
         encoder = Encoder()
         write_folder(grown, lines, encoder, workers)
-        if workers is tasks.HERE:
+        if workers is numbered_tasks.HERE:
             assert encoder.asked == asked
         shutil.rmtree(whole, ignore_errors=True)
         write_folder(whole, lines)

@@ -35,6 +35,6 @@ def define_for_tasks() -> None:
 
 def workers():
     """The `Workers` that the flags of `define_for_tasks` describe."""
-    from cmlm.common.tasks import Workers
+    from cmlm.common.numbered_tasks import Workers
 
     return Workers(FLAGS.beam_options, FLAGS.workers)

@@ -1,4 +1,4 @@
-"""Numbered tasks on Beam's workers; `tasks.Workers` calls it.
+"""Numbered tasks on Beam's workers; `numbered_tasks.Workers` calls it.
 
 A process opens what its tasks need once, whatever the number of its threads and
 bundles: an encoder of gigabytes is in memory once.
@@ -24,7 +24,7 @@ def run(
     beam_options: str,
     workers: int,
 ) -> None:
-    """Does tasks on Beam, see `tasks.Workers.run`.
+    """Does tasks on Beam, see `numbered_tasks.Workers.run`.
 
     Args:
         start, numbers, what, left: as there.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from cmlm.common import json_files, locks, path_names
 from cmlm.common.counts import counted
+from cmlm.common.numbered_tasks import HERE, Workers
 from cmlm.common.protocols import DescribedEncoder
-from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
 from cmlm.mining import texts, vectors
 from cmlm.mining.texts import Texts

@@ -14,8 +14,8 @@ import numpy as np
 
 from cmlm.common import files, identity, outputs
 from cmlm.common.counts import counted
+from cmlm.common.numbered_tasks import HERE, Workers
 from cmlm.common.protocols import DescribedEncoder
-from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import encoded, negatives, neighbours, texts, vectors

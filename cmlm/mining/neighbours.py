@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from cmlm.common import json_files
+from cmlm.common.numbered_tasks import HERE, Workers
 from cmlm.common.protocols import Task
-from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError, advised
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import compressed, storage

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 
 from cmlm.common import arrays, choices, identity, json_files
+from cmlm.common.numbered_tasks import HERE, Workers
 from cmlm.common.protocols import DescribedEncoder, Task, name_of
-from cmlm.common.tasks import HERE, Workers
 from cmlm.errors import UserError, shown
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
