@@ -595,7 +595,7 @@ def test_a_class_takes_its_rules_from_its_settings(tmp_path):
     (tmp_path / "bpe").mkdir()
     byte_pairs(tmp_path / "bpe", prefix_space=True)
     for folder, changes, said in (
-        (tmp_path / "bpe", {}, "has add_prefix_space=True, .*config.json False"),
+        (tmp_path / "bpe", {}, "has add_prefix_space=True, .*config.json has False"),
         (mpnet_folder, {"do_lower_case": False}, "case and accents=lower case, .*cas"),
     ):
         path = str(folder / "tokenizer.json")

@@ -42,6 +42,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "json_files",
         "locks",
         "machine",
+        "numbered_tasks",
         "outputs",
         "own_files",
         "path_names",
@@ -49,7 +50,6 @@ _ANYWHERE = {"cmlm.errors"} | {
         "prompts",
         "protocols",
         "scratch",
-        "tasks",
         "utf8",
         "versions",
     )
