@@ -368,17 +368,19 @@ def test_only_the_first_stage_of_stacking_has_untrained_weights(tmp_path):
             opening.open_encoder(f"untrained:{stage}")
 
     # The runs of an earlier version do not name the stages before.
-    refuses(last, middle, f"untrained:{first}, or {last}, best:")
-    refuses(f"{middle}/", first, f"untrained:{first}, or {middle}/, best:")
+    refuses(last, middle, f"untrained:{first}, or {last}, alone or after best:")
+    refuses(
+        f"{middle}/", first, f"untrained:{first}, or {middle}/, alone or after best:"
+    )
     opening.open_encoder(f"untrained:{first}")
     for stage, before in ((last, middle), (middle, first)):
         model_dir.write_config(stage, model_dir.read_config(stage))
         assert f"stacked_on: {before}\n" in Path(stage, model_dir.PARAMS).read_text()
     shutil.rmtree(first)
-    refuses(last, middle, f"{last}, best:")
-    refuses(middle, first, f"{middle}, best:")
+    refuses(last, middle, f"{last}, alone or after best:")
+    refuses(middle, first, f"{middle}, alone or after best:")
     shutil.rmtree(f"{last}/stages")
-    refuses(last, middle, f"{last}, best:")
+    refuses(last, middle, f"{last}, alone or after best:")
 
 
 def test_what_cannot_be_opened_is_named(source, exported, tmp_path):

@@ -152,7 +152,7 @@ def test_metrics_log_leaves_out_foreign_lines_and_says_so(tmp_path, caplog):
     Path(path).write_bytes(text.encode() + b'\xff\x00\n{"step": 7}\n')
     metrics_log.MetricsLog(str(tmp_path), start_step=10)
     assert f"{path}: 9 lines are not rows of metrics" in caplog.text
-    assert "line 2 first" in caplog.text
+    assert "line 2 is the first" in caplog.text
     caplog.clear()
     assert [row["step"] for row in metrics_log.read_metrics(path)] == [5, 7]
     assert not caplog.text
