@@ -45,7 +45,7 @@ def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
 
 def _header(path: str) -> list[str]:
     _, names = next(_rows(path), (1, []))
-    return [name.strip().removeprefix("\ufeff") for name in names]
+    return [name.strip() for name in names]
 
 
 def columns_of(

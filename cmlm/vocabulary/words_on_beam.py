@@ -10,6 +10,7 @@ All sums are sums of integers, so the division of the work does not change the r
 
 from __future__ import annotations
 
+import codecs
 import collections
 import gzip
 import itertools
@@ -256,4 +257,4 @@ def _lines(stream: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _clean(line: bytes) -> bytes:
-    return line[: streams.MAX_SENTENCE_BYTES].removeprefix(b"\xef\xbb\xbf").strip()
+    return line[: streams.MAX_SENTENCE_BYTES].removeprefix(codecs.BOM_UTF8).strip()
