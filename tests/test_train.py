@@ -206,16 +206,24 @@ def test_a_second_stage_takes_the_shape_of_the_first(start, tmp_path):
 
 
 def test_cmlm_from_a_run_with_other_views_is_told(start, caplog):
-    """P(v) belongs to the weights; the recipe of CMLM wants the paper's 15 views."""
+    """P(v) belongs to the weights; the recipe of CMLM has the paper's 15 views."""
     data = ["--train_data=a.txt", "--experiment=cmlm/english"]
     config, _ = configure(f"--init_checkpoint={start}", *data)
     assert config.model.num_views == 3
-    said = f"model.num_views is 3, as in {start}; the recipe has 15, which needs other"
+    begun = config.model.max_position_embeddings
+    said = f"model.num_views is 3, as in {start}; the recipe has 15 (--params_override="
     assert said in caplog.text
     caplog.clear()
-    given = "--params_override=model.num_views=3"
-    configure(f"--init_checkpoint={start}", *data, given)
-    assert "num_views" not in caplog.text
+    for views in (3, 15):
+        given = f"--params_override=model.num_views={views}"
+        config, _ = configure(f"--init_checkpoint={start}", *data, given)
+        assert "num_views" not in caplog.text
+        # Tokens keep their positions.
+        assert config.model.max_position_embeddings == begun - 3 + views
+    given += f",model.max_position_embeddings={begun}"
+    said = f"is {begun}; allowed: {begun + 12} .{begun - 3} and model.num_views., as "
+    with pytest.raises(UserError, match=said):
+        configure(f"--init_checkpoint={start}", *data, given)
 
 
 def test_a_second_stage_on_short_texts_does_not_shorten_the_encoder(start, tmp_path):

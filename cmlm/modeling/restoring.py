@@ -12,6 +12,7 @@ from cmlm.common.counts import counted
 from cmlm.common.keras import keras
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import foreign, latest, weights
+from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
@@ -19,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 # The checkpoint keys of a SentenceModel's parts begin with this prefix.
 _PARTS_PREFIX = "model/parts/"
+_POSITIONS_KEY = "bert/_position_embedding_layer/embeddings/.ATTRIBUTES/VARIABLE_VALUE"
+# A network of P(v).
+_VIEW = re.compile(rf"{_PARTS_PREFIX}projection/_networks/(\d+)/")
 # A Transformer layer of the encoder.
 _LAYER = re.compile(rf"{_PARTS_PREFIX}encoder/bert/_transformer_layers/(\d+)/")
 # The embedding table, under the name of the layer that the checkpoint visited first.
@@ -75,6 +79,11 @@ def restore(path: str, **objects) -> None:
 def count_layers(keys: Iterable[str]) -> int:
     """Returns the number of layers of the encoder in a checkpoint with these keys."""
     return len({match[1] for match in map(_LAYER.match, keys) if match})
+
+
+def _count_views(keys: Iterable[str]) -> int:
+    """The number of views of P(v) in a checkpoint; the first one has no weights."""
+    return 1 + len({match[1] for match in map(_VIEW.match, keys) if match})
 
 
 def require_part(path: str, name: str, flags: str, trainer: str) -> None:
@@ -185,32 +194,74 @@ def _initialize_own(
             f"{path} has {counted(count_layers(stored), 'layer')}; allowed: {layers}, "
             "the model's layers"
         )
+    projection, views = parts.get("projection"), _count_views(stored)
+    if projection is not None and projection.num_views != views:
+        del parts["projection"]
+        logger.info(
+            "%s has %d views, the model has %d: P(v) starts anew",
+            *(path, views, projection.num_views),
+        )
     holder = tf.Module()
     holder.parts = dict(parts)
-    # The encoder, too, holds P(v), which the source may lack.
-    lacks = model.encoder.projection is not None and "projection" not in found
-    for name in {"encoder", SECOND_ENCODER} & parts.keys() if chosen or lacks else ():
+    tables = {}
+    for name in {"encoder", SECOND_ENCODER} & parts.keys():
+        shape = stored.get(f"{_PARTS_PREFIX}{name}/{_POSITIONS_KEY}")
+        if shape and shape[0] != model.config.max_position_embeddings:
+            tables[name] = tf.Variable(tf.zeros(shape))
+        # Without P(v), which the encoder, too, holds: the source may lack it.
         bare = tf.Module()
-        bare.bert = _with_layers(parts[name].bert, chosen)
+        bare.bert = _under_stored_names(parts[name].bert, chosen, tables.get(name))
         bare.relative_positions = parts[name].relative_positions
         holder.parts[name] = bare
     restore(path, model=holder)
+    for name, table in tables.items():
+        _take_positions(parts[name], table, model.config.token_positions, path)
     return sorted(parts)
 
 
-def _with_layers(bert: keras.layers.Layer, chosen: Sequence[int]) -> tf.Module:
-    """Returns the parts of an encoder under the names of a deeper one's checkpoint.
+def _under_stored_names(
+    bert: keras.layers.Layer, chosen: Sequence[int], positions: tf.Variable | None
+) -> tf.Module:
+    """Returns the parts of an encoder under the names of the source's checkpoint.
 
     Args:
         bert: the encoder.
-        chosen: the numbers of its layers in the deeper encoder; none: `bert` itself.
+        chosen: the numbers of its layers in a deeper encoder; none: as they are.
+        positions: receives the position table of the source; None: `bert` does.
     """
-    if not chosen:
+    if not chosen and positions is None:
         return bert
     found = tf.Module()
     for name, value in vars(bert).items():
         if isinstance(value, keras.layers.Layer):
             setattr(found, name, value)
-    numbers = map(str, chosen)
-    found._transformer_layers = dict(zip(numbers, bert.transformer_layers, strict=True))
+    layers = bert.transformer_layers
+    numbers = map(str, chosen or range(len(layers)))
+    found._transformer_layers = dict(zip(numbers, layers, strict=True))
+    if positions is not None:
+        found._position_embedding_layer = tf.Module()
+        found._position_embedding_layer.embeddings = positions
     return found
+
+
+def _take_positions(
+    encoder: EncoderNetwork, source: tf.Variable, tokens: int, path: str
+) -> None:
+    """Gives an encoder the positions of a source with another number of conditions.
+
+    Args:
+        encoder: the encoder to change. Its rows for conditions keep their values.
+        source: the position table of the source, [positions, width].
+        tokens: the number of rows for tokens.
+        path: the source, for the message.
+
+    Raises:
+        UserError: the source has fewer positions.
+    """
+    if source.shape[0] < tokens:
+        raise UserError(
+            f"{path} has {source.shape[0]} positions; allowed: at most as many tokens, "
+            f"where model.max_position_embeddings minus model.num_views is {tokens}"
+        )
+    table = weights.encoder_variables(encoder)[weights.POSITIONS]
+    table.assign(tf.concat([source[:tokens], table[tokens:]], axis=0))

@@ -40,6 +40,8 @@ _SHAPE = (
     "prompt",
     "dimensions",
 )
+# The fields of them that a given value must agree with.
+_BINDING = (*encoder_config.SHAPE_FIELDS, "max_position_embeddings")
 
 
 def adopt_for_run(
@@ -104,9 +106,11 @@ def adopt_for_run(
         config.model.num_layers = layers
     if config.model.num_views != views and "cmlm" in config.task.enabled():
         logger.warning(
-            "model.num_views is %d, as in %s; the recipe has %d, which needs other "
-            "weights to start from",
+            "model.num_views is %d, as in %s; the recipe has %d%s",
             *(config.model.num_views, config.init_checkpoint, views),
+            ", which needs other weights to start from"
+            if source is not None
+            else f" (--params_override=model.num_views={views})",
         )
 
 
@@ -214,13 +218,21 @@ def _adopt_shape(
     before = _with_layers(begun.model, config.init_layers, folder)
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
     config.model.refuse_other_preset(given, before.as_dict(), folder)
-    for name in _SHAPE:
-        own, theirs = getattr(config.model, name), getattr(before, name)
+    shape = {name: getattr(before, name) for name in _SHAPE}
+    remark = ""
+    if "model.num_views" in given and config.model.num_views != before.num_views:
+        # Tokens keep their positions; the conditions get new ones.
+        tokens = before.token_positions
+        shape["max_position_embeddings"] = tokens + config.model.num_views
+        remark = f" ({tokens} and model.num_views)"
+    for name, theirs in shape.items():
+        own = getattr(config.model, name)
         if f"model.{name}" not in given:
             setattr(config.model, name, theirs)
-        elif name in encoder_config.SHAPE_FIELDS and own != theirs:
+        elif name in _BINDING and own != theirs:
+            said = remark if name == "max_position_embeddings" else ""
             raise UserError(
-                f"model.{name} is {own}; allowed: {theirs}, as {folder} says"
+                f"model.{name} is {own}; allowed: {theirs}{said}, as {folder} says"
             )
     if pooling:
         config.model.pooling = before.pooling
