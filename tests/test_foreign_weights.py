@@ -1190,9 +1190,12 @@ def garden(original, tmp_path_factory):
     return config, folder / "ckpt"
 
 
-def test_original_checkpoint_gives_its_vectors(original):
+def test_original_checkpoint_gives_its_vectors(original, caplog):
     # The original code's `gelu` is the tanh form.
-    actual, trained = vectors(original)
+    with caplog.at_level(logging.INFO, logger="cmlm"):
+        actual, trained = vectors(original)
+    # The optimizer's slots are no weights of the encoder.
+    assert "an original BERT checkpoint" in caplog.text and "adam" not in caplog.text
     np.testing.assert_allclose(
         actual, expected(torch_weights(), activation=gelu_tanh), atol=1e-5
     )

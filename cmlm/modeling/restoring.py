@@ -30,9 +30,10 @@ _TABLE_KEYS = (
     "bert/_embedding_layer/embeddings/.ATTRIBUTES/VARIABLE_VALUE",
     "/embedding_table/.ATTRIBUTES/VARIABLE_VALUE",
 )
-# What programs store beside weights: counters, flags, random states, constant ranges.
+# What programs store beside weights: counters, flags, random states, constant ranges,
+# and the slots of an optimizer.
 _BOOKKEEPING = re.compile(
-    r"(^|\.)(position_ids|token_type_ids)$|(^|/)global_step\b"
+    r"(^|\.)(position_ids|token_type_ids)$|(^|/)global_step\b|/adam_[mv]$|_power$"
     r"|(^|/)(save_counter|do_lower_case|dropout_state|_random_generator)/"
 )
 
