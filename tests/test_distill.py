@@ -57,9 +57,12 @@ def settings(folder, **values) -> DistillConfig:
     return config
 
 
-def taught(folder, directory="run", *, objectives, init_checkpoint="", **values):
+def taught(
+    folder, directory="run", *, objectives, init_checkpoint="", width=16, **values
+):
     """The data of some objectives, with the teachers' vectors; and the tokenizer."""
     run = toys.run_config(f"{folder}/text.txt")
+    run.model.hidden_size = width
     run.init_checkpoint = init_checkpoint
     run.task.cmlm.weight = 0.0
     for name, objective in objectives.items():
@@ -92,7 +95,7 @@ def hashed_files(monkeypatch) -> list[str]:
 
 
 def student(folder, config, width):
-    data, tokenizer = prepare(folder, config)
+    data, tokenizer = prepare(folder, config, width=width)
     model = toys.model(hidden_size=width, vocab_size=len(VOCABULARY))
     return DistillObjective("distill", config, model, tokenizer=tokenizer, data=data)
 
@@ -478,6 +481,22 @@ def test_a_run_from_another_run_keeps_its_directions(folder, caplog):
     np.testing.assert_array_equal(found, first)
 
 
+@pytest.mark.parametrize("width", [8, 12, 16])
+def test_mixed_directions_keep_cosines_and_even_out_the_variance(width):
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=[2000, 12]) * 2.0 ** -np.arange(12)
+    directions = np.linalg.eigh(vectors.T @ vectors)[1][:, ::-1].astype(np.float32)
+    found = alignment.mixed(directions, width)
+    np.testing.assert_array_equal(found, alignment.mixed(directions, width))
+    before, after = (
+        vectors @ distill.projected(each, width) for each in (directions, found)
+    )
+    np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-4)
+    shares = [np.square(each).sum(axis=0)[:8].max() for each in (before, after)]
+    assert shares[1] < 0.7 * shares[0]
+    np.testing.assert_array_equal(found[:, width:], directions[:, width:])
+
+
 @pytest.mark.parametrize("width", [12, 16, 20])
 def test_turned_directions_keep_cosines_and_find_a_rotation(width):
     """Against a rotation that is known, for a narrow, an equal and a wide encoder."""
@@ -617,7 +636,8 @@ def test_objectives_with_one_teacher_share_its_basis(folder):
     one, both = prepare_both(folder, distill, bitext)
     assert one.basis == both.basis and one.rows < both.rows
     whole = np.fromfile(f"{both.directory}/directions-{both.rows}", "<f4")
-    np.testing.assert_array_equal(one.directions().ravel(), whole)
+    mixed = alignment.mixed(whole.reshape([12, 12]), 16)
+    np.testing.assert_array_equal(one.directions(), mixed)
 
 
 def test_one_linear_map_needs_teachers_of_one_width(folder):

@@ -1,8 +1,10 @@
-"""Turns a teacher's vectors towards those of the encoder that a run starts from.
+"""Turns the directions on which a run projects a teacher's vectors.
 
 A teacher and a trained encoder may place the same texts in the same way, and yet in
 different directions of the space: their cosines agree, their coordinates do not. A run
-that learns the teacher's coordinates would first unlearn its own.
+that learns the teacher's coordinates would first unlearn its own. So `directions` turns
+them towards the encoder that the run starts from. Where no encoder decides, `mixed`
+turns them at random.
 """
 
 from __future__ import annotations
@@ -60,6 +62,27 @@ def cosine(
     if taught.shape[1] != own.shape[1]:
         taught = taught @ projected(data.teacher.directions(), own.shape[1])
     return float(np.mean(np.sum(arrays.unit_length(taught) * own, axis=1)))
+
+
+def mixed(directions: np.ndarray, width: int) -> np.ndarray:
+    """Turns principal directions at random, in the same way at every call.
+
+    On principal directions, few numbers of a vector have most of the variance. After a
+    random rotation, all have about the same share, and so the first numbers alone keep
+    the cosines better (`model.dimensions`). The cosines of whole vectors do not change.
+
+    Args:
+        directions: float32 [dim, dim], orthonormal columns, the strongest first.
+        width: the width of the projected vectors.
+
+    Returns:
+        float32 [dim, dim]. A column behind the first `width` is that of `directions`.
+    """
+    count = min(width, len(directions))
+    normal = np.random.default_rng(0).normal(size=[count, count])
+    rotation = scipy.linalg.qr(normal)[0].astype(np.float32)
+    turned = directions[:, :count] @ rotation
+    return np.concatenate([turned, directions[:, count:]], axis=1)
 
 
 def turned(directions: np.ndarray, taught: np.ndarray, own: np.ndarray) -> np.ndarray:

@@ -1,10 +1,9 @@
 """The bases that a run projects the vectors of its teachers on.
 
 A student whose width is not that of its teacher learns projections of the teacher's
-vectors. The basis of a teacher is its principal directions, or, with
-`projection=aligned`, these turned towards the encoder that the run starts from. Other
-texts would turn a basis that the student has learnt, so a run keeps the bases of its
-first start:
+vectors. The basis of a teacher is its principal directions, turned at random, or, with
+`projection=aligned`, towards the encoder that the run starts from. Other texts would
+turn a basis that the student has learnt, so a run keeps the bases of its first start:
 
     teacher_bases/    in the model_dir, a file for each teacher
 
@@ -18,6 +17,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from cmlm.common import fields, files
@@ -157,13 +157,25 @@ def _new(
     if not start.writes:
         return basis or data.teacher.basis
     if objective.is_aligned:
-        _write_aligned(kept, start, objective, data, tokenizer)
-        return kept
-    if start.is_first and start.config.init_checkpoint and not basis:
-        _warn_of_directions(start, name, objective, data, tokenizer)
-    with files.atomic_file(kept) as temporary:
-        tf.io.gfile.copy(basis or data.teacher.basis, temporary, overwrite=True)
+        logger.info("teacher: its vectors are turned towards those of the encoder")
+        turned = alignment.directions(start.config, objective, data, tokenizer)
+        _write(kept, turned)
+    elif basis or not start.is_first:
+        with files.atomic_file(kept) as temporary:
+            tf.io.gfile.copy(basis or data.teacher.basis, temporary, overwrite=True)
+    else:
+        if start.config.init_checkpoint:
+            _warn_of_directions(start, name, objective, data, tokenizer)
+        width = start.config.model.hidden_size
+        _write(kept, alignment.mixed(data.teacher.directions(), width))
     return kept
+
+
+def _write(path: str, directions: np.ndarray) -> None:
+    """Writes a basis that is turned."""
+    with files.atomic_file(path) as temporary:
+        with tf.io.gfile.GFile(temporary, "wb") as file:
+            file.write(directions.astype("<f4").tobytes())
 
 
 def _learnt(start: Start, name: str, objective: DistillConfig, file: str) -> str:
@@ -188,21 +200,6 @@ def _learnt(start: Start, name: str, objective: DistillConfig, file: str) -> str
         )
     logger.info("teacher: the run keeps the principal directions of %s", run)
     return path
-
-
-def _write_aligned(
-    path: str,
-    start: Start,
-    objective: DistillConfig,
-    data: Data,
-    tokenizer: Tokenizer,
-) -> None:
-    """Writes the basis that is turned towards the encoder."""
-    logger.info("teacher: its vectors are turned towards those of the encoder")
-    directions = alignment.directions(start.config, objective, data, tokenizer)
-    with files.atomic_file(path) as temporary:
-        with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write(directions.astype("<f4").tobytes())
 
 
 def _warn_of_another_teacher(start: Start, folder: str) -> None:
