@@ -426,7 +426,7 @@ def _score_models(
         shown_name = name
         if pcr:
             entry["pcr"] = _entry_of_pcr(pcr, result.languages)
-            if pcr.changes(result.languages):
+            if entry["pcr"]["removed"]:
                 shown_name += tables.WITH_PCR
         models[shown_name] = entry
         if result.predictions:
@@ -477,9 +477,15 @@ def _score_model(name: str, encoder, tasks, pcr, work_dir: str | None, tell: Cal
         )
 
 
-def _entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
-    """The entry `pcr` of a model; names the languages that --pcr left unchanged."""
-    unchanged = pcr.unchanged(languages)
+def _entry_of_pcr(pcr, languages: dict[str, list[str]]) -> dict[str, Any]:
+    """The entry `pcr` of a model; names the languages that --pcr left unchanged.
+
+    Args:
+        pcr: the `Removal` of its principal components.
+        languages: the languages of each task.
+    """
+    unchanged = pcr.unchanged(name for names in languages.values() for name in names)
+    removed = {task: pcr.changed(names) for task, names in languages.items()}
     if unchanged:
         # A task may name no language.
         names = (name or "texts without a language" for name in unchanged)
@@ -488,7 +494,8 @@ def _entry_of_pcr(pcr, languages: list[str]) -> dict[str, Any]:
             "unchanged",
             file=sys.stderr,
         )
-    return {**pcr.about, "unchanged": unchanged}
+    removed = {task: names for task, names in removed.items() if names}
+    return {**pcr.about, "unchanged": unchanged, "removed": removed}
 
 
 def _cache_of(name: str, encoder) -> str | None:

@@ -154,12 +154,15 @@ def test_a_model_may_lack_components_for_languages_of_some_tasks(tmp_path):
         ("b", {"cr": 90.0}, ["", "fr"]),
     ):
         pcr = {"path": f"{name}.npz", "languages": ["de"], "sha256": "e"}
+        removed = {task: ["de"] for task in scores}
         entry = {**model(**scores), "pcr": {**pcr, "unchanged": unchanged}}
+        entry["pcr"]["removed"] = removed
         paths.append(write(tmp_path / f"{name}.json", {"m": entry}))
     content, _ = merging.unite(paths, {})
     joined = content["models"]["m"]
     assert list(joined["scores"]) == ["mr", "cr"]
-    assert joined["pcr"] == {**pcr, "path": "a.npz", "unchanged": ["", "fr"]}
+    both = {"unchanged": ["", "fr"], "removed": {"mr": ["de"], "cr": ["de"]}}
+    assert joined["pcr"] == {**pcr, "path": "a.npz", **both}
     entry["pcr"]["sha256"] = "another"
     with pytest.raises(UserError, match="both have pcr .*'e'.* and .*'another'"):
         other = write(tmp_path / "c.json", {"m": entry})
@@ -211,6 +214,16 @@ def test_reports_of_earlier_versions_are_read(tmp_path):
         (["models", "m", "scores", "mr", "accuracy"], "x", "mr has accuracy='x'; allo"),
         (["models", "m", "mean_of"], ["n"], r"m: mean_of is \['n'\]; allowed: models"),
         (["models", "m", "pcr"], 5, "model m: has pcr=5; allowed: dict"),
+        (
+            ["models", "m", "pcr"],
+            {"languages": [], "removed": {"mr": 5}},
+            "model m: pcr, removed: has mr=5; allowed: list",
+        ),
+        (
+            ["models", "m", "pcr"],
+            {"languages": [], "removed": {"other": ["de"]}},
+            "model m: has no other",
+        ),
         (["not_scored"], [], r"has not_scored=\[\]; allowed: dict"),
         (["versions", "numpy"], [], r"versions: has numpy=\[\]; allowed: str"),
         (["groups", "own"], "de", "groups: has own='de'; allowed: list"),

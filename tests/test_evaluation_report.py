@@ -473,12 +473,21 @@ def test_a_component_removed_after_those_of_the_flag_is_named():
     first, second = made["models"].values()
     for model in (first, second):
         model["scores"]["tatoeba"] |= {"accuracy_pcr": 5.0, "accuracy_pcr/de": 4.0}
+        # A task in whose languages nothing is removed.
+        model["scores"]["pawsx"] |= {"language_probe_pcr": 40.0}
     assert tables.note_of_pcr(made) == ""
-    made["models"] = {"plain": first, "own + PCR": second | {"pcr": {"languages": []}}}
-    note = tables.note_of_pcr(made)
-    said = "own + PCR: --pcr removed components, and accuracy_pcr one more"
-    assert note == said
+    removed = {"sts12": ["de"], "tatoeba": ["de", "zh"]}
+    made["models"] = {
+        "plain": first,
+        "own + PCR": second | {"pcr": {"removed": removed}},
+    }
+    said = "--pcr removed components of de, zh in tatoeba, and accuracy_pcr one more"
+    assert tables.note_of_pcr(made) == f"own + PCR: {said}"
     assert said in report.markdown(made)
+    made["models"]["other + PCR"] = made["models"]["own + PCR"]
+    assert tables.note_of_pcr(made) == f"own + PCR, other + PCR: {said}"
+    removed["tatoeba"] = [*map(str, range(36))]
+    assert "of 36 languages in tatoeba, and" in tables.note_of_pcr(made)
 
 
 def test_tasks_declare_metrics_of_their_own():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -48,10 +48,10 @@ class Removal:
         """The vectors [n, dim] of a language without its components."""
         return self._fitted.remove_from(vectors, language)
 
-    def unchanged(self, languages: Collection[str]) -> list[str]:
+    def unchanged(self, languages: Iterable[str]) -> list[str]:
         """The languages without components among `languages`, in lower case, sorted."""
         return sorted({name.lower() for name in languages} - {*self._fitted.languages})
 
-    def changes(self, languages: Collection[str]) -> bool:
-        """Whether one of `languages` has components."""
-        return any(name.lower() in self._fitted.languages for name in languages)
+    def changed(self, languages: Iterable[str]) -> list[str]:
+        """The languages with components among `languages`, in lower case, sorted."""
+        return sorted({name.lower() for name in languages} & {*self._fitted.languages})

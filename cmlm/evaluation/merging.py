@@ -173,6 +173,10 @@ def _check(report: Mapping[str, Any], file: str) -> None:
             _texts(pcr, "languages", where)
             if "unchanged" in pcr:
                 _texts(pcr, "unchanged", where)
+            removed = field(pcr, "removed", dict, where, {})
+            for task in removed:
+                _texts(removed, task, f"{where} pcr, removed:")
+                field(scores, task, dict, where)
         if "mean_of" in entry:
             members = _texts(entry, "mean_of", where)
             if not members or not report["models"].keys() >= {*members}:
@@ -237,9 +241,11 @@ def _joined(row: str, first: Mapping, second: Mapping, source: str, path: str) -
             raise _two(row, source, path, f"have scores of {task}")
     both = {key: {**first[key], **second[key]} for key in ("scores", "figures")}
     if pcr := first.get("pcr"):
-        # Earlier versions did not write `unchanged`.
-        unchanged = {*pcr.get("unchanged", ()), *second["pcr"].get("unchanged", ())}
-        both["pcr"] = {**pcr, "unchanged": sorted(unchanged)}
+        # Earlier versions did not write `unchanged` and `removed`.
+        entries = (pcr, second["pcr"])
+        unchanged = {name for each in entries for name in each.get("unchanged", ())}
+        removed = {k: v for each in entries for k, v in each.get("removed", {}).items()}
+        both["pcr"] = {**pcr, "unchanged": sorted(unchanged), "removed": removed}
     return {**about, **both}
 
 
@@ -247,8 +253,8 @@ def _of_model(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The entries of a model that do not depend on the tasks."""
     about = {key: value for key, value in entry.items() if key not in _MEASURED}
     if pcr := about.get("pcr"):
-        # `unchanged` names languages of the tasks, and the file may have moved.
-        names = pcr.keys() - {"path", "unchanged"}
+        # Two entries name languages of the tasks, and the file may have moved.
+        names = pcr.keys() - {"path", "unchanged", "removed"}
         about["pcr"] = {name: pcr[name] for name in sorted(names)}
     return about
 

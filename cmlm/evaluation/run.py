@@ -54,7 +54,7 @@ class ModelScores:
         scores: metrics and their values, by task.
         figures: the data of a report's figures, by task; plain values. Empty unless
             `score` was asked for them.
-        languages: the languages of the vectors that the tasks asked for.
+        languages: the languages of the vectors that each task asked for, sorted.
         sentences: the number of distinct sentences.
         encoded: the number of sentences that the model encoded, in this run or in the
             killed run that it continues.
@@ -67,7 +67,7 @@ class ModelScores:
 
     scores: dict[str, dict[str, float]]
     figures: dict[str, dict[str, Any]]
-    languages: list[str]
+    languages: dict[str, list[str]]
     sentences: int
     encoded: int
     encoding_seconds: float
@@ -235,11 +235,10 @@ def score(
                 report(item.task, outcomes[name]["scores"])
         encoded = len(vectors) - encoding["before"]
     figures = {name: outcome["figures"] for name, outcome in outcomes.items()}
-    languages = {name for outcome in outcomes.values() for name in outcome["languages"]}
     return ModelScores(
         scores={name: outcome["scores"] for name, outcome in outcomes.items()},
         figures={name: drawn for name, drawn in figures.items() if drawn},
-        languages=sorted(languages),
+        languages={name: found["languages"] for name, found in outcomes.items()},
         sentences=len(texts),
         encoded=encoded,
         encoding_seconds=encoding["seconds"],

@@ -18,6 +18,8 @@ Results = Mapping[str, Any]
 AVERAGE = "average"
 # The end of the name of a model whose components --pcr removed.
 WITH_PCR = " + PCR"
+# A note names so many languages at most.
+_NAMED_LANGUAGES = 16
 
 
 class TableRow(NamedTuple):
@@ -361,21 +363,19 @@ def notes(results: Results, table: Table) -> list[str]:
 
 def note_of_pcr(results: Results) -> str:
     """Names the metrics that remove a component after --pcr; "" without one."""
-    found = {
-        name: {
-            metric.partition("/")[0]
-            for scores in model["scores"].values()
-            for metric in scores
-            if metric.partition("/")[0].endswith("_pcr")
-        }
-        for name, model in results["models"].items()
-        if model.get("pcr") and name.endswith(WITH_PCR)
-    }
-    metrics = sorted(set().union(*found.values()))
-    if not metrics:
-        return ""
-    models = ", ".join(name for name, own in found.items() if own)
-    return f"{models}: --pcr removed components, and {', '.join(metrics)} one more"
+    said: dict[str, list[str]] = {}
+    for name, model in results["models"].items():
+        for task, languages in model.get("pcr", {}).get("removed", {}).items():
+            own = {metric.partition("/")[0] for metric in model["scores"][task]}
+            own = sorted(metric for metric in own if metric.endswith("_pcr"))
+            if own:
+                few = len(languages) <= _NAMED_LANGUAGES
+                which = ", ".join(languages) if few else f"{len(languages)} languages"
+                text = f"components of {which} in {task}, and {', '.join(own)} one more"
+                said.setdefault(text, []).append(name)
+    return "; ".join(
+        f"{', '.join(names)}: --pcr removed {text}" for text, names in said.items()
+    )
 
 
 def notes_of_means(results: Results) -> list[str]:
