@@ -13,7 +13,7 @@ import re
 
 import tensorflow as tf
 
-from cmlm.common import versions
+from cmlm.common import language_names, versions
 from cmlm.data import bitext, builtin, languages
 from cmlm.encoders import model_dir
 from cmlm.encoders.opened_weights import OpenedWeights
@@ -156,7 +156,9 @@ def _languages(opened: OpenedWeights) -> list[str]:
             named = [key for key in languages.split(data.input_path) if key]
             if isinstance(data, bitext.BitextDataConfig):
                 # `en-de` is a pair there; `pt-br` of a text is one language.
-                named = [side for key in named for side in languages.sides(key) if side]
+                named = [
+                    side for key in named for side in language_names.sides(key) if side
+                ]
         if not named and getattr(data, "raw_layout", ""):
             named = [data.raw_language]
         found.update(dict.fromkeys(named))

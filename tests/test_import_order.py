@@ -40,6 +40,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "files",
         "identity",
         "json_files",
+        "language_names",
         "locks",
         "machine",
         "numbered_tasks",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.common import language_names
 from cmlm.data import languages
 from cmlm.data.corpus import mix
 from cmlm.data.settings import TextDataConfig
@@ -52,7 +53,7 @@ def test_a_path_that_exists_is_not_a_language(tmp_path, monkeypatch):
     ],
 )
 def test_a_pair_is_split_between_its_languages(pair, found):
-    assert languages.sides(pair) == found
+    assert language_names.sides(pair) == found
 
 
 def test_a_path_without_language_beside_some_with_one_is_named():

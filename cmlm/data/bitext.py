@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from cmlm.common import fields
+from cmlm.common import fields, language_names
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.common.utf8 import BLANK
@@ -71,7 +71,7 @@ class BitextDataConfig(DataConfig):
     def load(self, work_dir, reads_documents=True):
         for name in languages.split(self.input_path) if self.names_pairs else ():
             # A single name would pass for the language of both columns.
-            if name and not languages.sides(name)[1]:
+            if name and not language_names.sides(name)[1]:
                 raise UserError(
                     f"the language of {self.kind} is {name!r}; allowed: a pair, as in "
                     "en-de=FILES, or none"

@@ -1,4 +1,4 @@
-"""Names of languages: their syntax on the command line, and their sampling shares."""
+"""Lists of files by language, and the sampling shares of languages."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from cmlm.common import language_names
 from cmlm.errors import UserError
 
-# `en=`, `zh-Hant=`, `en-de=` at the start of a path in a list of paths; and a word that
-# is not a code.
-_NAMED = re.compile(r"([A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*)=(.+)")
+# A word at the start of a path that is not the code of a language.
 _WORD = re.compile(r"[A-Za-z]{4,}=")
-# A language without script (`Hant`) and region (`BR`).
-_PRIMARY = re.compile(r"[a-z]{2,3}")
 
 
 def split(input_path: str) -> dict[str, str]:
@@ -34,7 +31,7 @@ def split(input_path: str) -> dict[str, str]:
     language = ""
     for part in filter(None, (part.strip() for part in input_path.split(","))):
         if names_language(part):
-            language, _, part = part.partition("=")
+            language, part = language_names.split_off(part)
         elif _WORD.match(part) and not _exists(part):
             raise UserError(
                 f"no file matches {part!r}; allowed: files, or LANGUAGE=FILES, where "
@@ -52,24 +49,12 @@ def split(input_path: str) -> dict[str, str]:
 
 def names_language(part: str) -> bool:
     """Whether a path in a list begins with `LANGUAGE=` and is not the name of files."""
-    return bool(_NAMED.fullmatch(part)) and not _exists(part)
+    return bool(language_names.split_off(part)[0]) and not _exists(part)
 
 
 def _exists(pattern: str) -> bool:
     """Whether a path or glob names a file or directory."""
     return tf.io.gfile.exists(pattern) or bool(tf.io.gfile.glob(pattern))
-
-
-def sides(pair: str) -> tuple[str, str]:
-    """Splits a pair of languages: `zh-Hant-en` into `zh-Hant` and `en`.
-
-    The second language begins at the first part, behind a hyphen, of two or three small
-    letters; else behind the first hyphen. A single language has "" beside it.
-    """
-    parts = pair.split("-")
-    starts = (n for n, part in enumerate(parts) if n and _PRIMARY.fullmatch(part))
-    second = next(starts, 1)
-    return "-".join(parts[:second]), "-".join(parts[second:])
 
 
 def smoothed_shares(sizes: Mapping[str, float], exponent: float) -> dict[str, float]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
-from cmlm.common import files, utf8
+from cmlm.common import files, language_names, utf8
 from cmlm.errors import UserError
 from cmlm.evaluation import parsing
 
@@ -96,13 +96,47 @@ class DataDir:
                     return candidate
         raise MissingData(f"missing: {', '.join(looked_for)} (also as .gz)")
 
-    def find_own(self, path: str) -> str:
-        """The user's own file: below the working directory, or below the folder.
+    def find_own(self, paths: Sequence[str]) -> list[tuple[str, str]]:
+        """The user's own files and their languages; "" for unknown languages.
+
+        Args:
+            paths: `FILE` or `LANGUAGE=FILE`, below the working directory or below the
+                folder. An existing file named `en=FILE` goes before `FILE` in English.
 
         Raises:
-            MissingData: the file is in neither.
+            MissingData: a file is in neither.
+            UserError: some files have a language and others do not.
         """
-        return self.find(os.path.abspath(path), path)
+        found = [self._find_own(path) for path in paths]
+        if len({bool(language) for _, language in found}) > 1:
+            raise UserError(
+                f"{':'.join(paths)}: some files have a language; allowed: "
+                "LANGUAGE=FILE for all files or for none"
+            )
+        return found
+
+    def find_own_of_one_language(self, paths: Sequence[str]) -> tuple[list[str], str]:
+        """The user's own files, and their common language; see `find_own`.
+
+        Raises:
+            MissingData: a file is in neither folder.
+            UserError: the files have several languages.
+        """
+        found = self.find_own(paths)
+        languages = list(dict.fromkeys(language for _, language in found))
+        if len(languages) > 1:
+            raise UserError(
+                f"{':'.join(paths)}: the languages {', '.join(languages)}; allowed: "
+                "files of one language"
+            )
+        return [path for path, _ in found], languages[0]
+
+    def _find_own(self, path: str) -> tuple[str, str]:
+        language, rest = language_names.split_off(path)
+        if language:
+            with contextlib.suppress(MissingData):
+                return self.find(os.path.abspath(path), path), ""
+        return self.find(os.path.abspath(rest), rest), language
 
     def matching(self, pattern: str, within: str | Sequence[str] = "") -> list[str]:
         """The files (also packed ones) or folders that a glob matches, sorted.

@@ -18,6 +18,26 @@ def short_names(paths: Sequence[str]) -> list[str]:
     return names if len(set(names)) == len(names) else list(paths)
 
 
+def names_of_files(files: Sequence[tuple[str, str]]) -> list[str]:
+    """Different names of files: their languages, or else their `short_names`.
+
+    Args:
+        files: the path and the language of each file; "" for an unknown language.
+
+    Raises:
+        UserError: two files have one language.
+    """
+    languages = [language for _, language in files]
+    if not all(languages):
+        return short_names([path for path, _ in files])
+    if len(set(languages)) < len(languages):
+        raise UserError(
+            f"the languages of the files are {', '.join(languages)}; allowed: a file "
+            "for each language"
+        )
+    return languages
+
+
 def is_csv(path: str) -> bool:
     """Whether a file's name says that commas, and not tabs, separate its columns."""
     return path_names.unpacked(path).lower().endswith(".csv")

@@ -11,8 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.common import path_names
-from cmlm.data import languages
+from cmlm.common import language_names, path_names
 from cmlm.tokenization.base import Tokenizer
 
 # The part of a language's text that `unknown_shares` reads.
@@ -94,7 +93,7 @@ def _by_language(
     language: str, path: str, lines: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields (language, texts) of some lines of a file."""
-    first, second = languages.sides(language)
+    first, second = language_names.sides(language)
     if second and path_names.unpacked(path).endswith(".tsv"):
         columns = [line.split("\t", 1) for line in lines]
         yield first, [row[0] for row in columns]

@@ -235,7 +235,7 @@ class AgnosticityFiles(LanguageAgnosticity):
     """The user's own bitext: one file per language, aligned line by line.
 
     Args:
-        paths: paths relative to the working directory or to the folder of test sets.
+        paths: the files, see `DataDir.find_own`.
     """
 
     def __init__(self, paths: Sequence[str]):
@@ -243,14 +243,13 @@ class AgnosticityFiles(LanguageAgnosticity):
         self._paths = paths
 
     def read(self, source: DataDir) -> Pool:
-        columns = {}
-        for name in self._paths:
-            path = source.find_own(name)
-            columns[path] = [line.strip() for line in source.lines(path)]
+        files = dict(source.find_own(self._paths))
+        columns = {
+            path: [line.strip() for line in source.lines(path)] for path in files
+        }
         _check_pool(columns)
-        named = dict(
-            zip(parsing.short_names([*columns]), columns.values(), strict=True)
-        )
+        names = parsing.names_of_files([*files.items()])
+        named = dict(zip(names, columns.values(), strict=True))
         return Pool(
             {name: lines[0::2] for name, lines in named.items()},
             {name: lines[1::2] for name, lines in named.items()},

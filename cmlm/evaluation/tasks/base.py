@@ -82,11 +82,14 @@ class Pairs:
     Attributes:
         first, second: the texts of each pair, [n].
         gold: the human scores, float [n], or the labels, int [n].
+        languages: the languages of `first` and `second` in files of the user's own;
+            empty if unknown.
     """
 
     first: list[str]
     second: list[str]
     gold: np.ndarray
+    languages: tuple[str, str] = ("", "")
 
     def sentences(self) -> list[str]:
         """The texts of all pairs."""

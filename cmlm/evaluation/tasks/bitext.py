@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import f1_score
 
-from cmlm.common import arrays
+from cmlm.common import arrays, language_names
 from cmlm.common.components import without_component
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
@@ -262,28 +262,36 @@ class BitextFiles(Retrieval):
 
     With more than two files, the first file is the pivot, like English in FLORES and
     NTREX: each other file forms a part with it. A part has the name of the file, or its
-    path if names repeat.
+    path if names repeat; or the language of the file, if languages are given.
 
     Args:
-        paths: paths relative to the working directory or to the folder of test sets.
+        paths: the files, see `DataDir.find_own`. A single file may have a pair of
+            languages, as in `en-de=FILE.tsv`.
     """
 
     def __init__(self, paths: Sequence[str]):
         super().__init__("bitext:" + ":".join(paths))
         self._paths = list(paths)
 
-    def find_parts(self, source: DataDir) -> dict[str, tuple[str, ...]]:
-        paths = [source.find_own(path) for path in self._paths]
-        if len(paths) == 1:
-            return {paths[0]: (paths[0],)}
-        pivot, *others = paths
-        names = parsing.short_names(others)
-        return {name: (pivot, path) for name, path in zip(names, others, strict=True)}
+    def find_parts(self, source: DataDir) -> dict[str, list[tuple[str, str]]]:
+        found = source.find_own(self._paths)
+        pivot, *others = found
+        if not others:
+            return {pivot[0]: found}
+        names = parsing.names_of_files(others)
+        return {name: [pivot, file] for name, file in zip(names, others, strict=True)}
 
-    def read_part(self, source: DataDir, part: str, where: tuple[str, ...]) -> Bitext:
-        if len(where) == 1:
-            return _read_tsv(source, where[0])
-        return _read_lines(source, *where)
+    def read_part(
+        self, source: DataDir, part: str, where: list[tuple[str, str]]
+    ) -> Bitext:
+        paths, languages = zip(*where, strict=True)
+        if len(paths) == 1:
+            bitext = _read_tsv(source, *paths)
+            bitext.languages = language_names.of_two_texts(*languages)
+        else:
+            bitext = _read_lines(source, *paths)
+            bitext.languages = languages
+        return bitext
 
 
 TASKS = [Tatoeba("tatoeba"), UnCorpus("un")]

@@ -44,21 +44,18 @@ class Strings:
     Attributes:
         texts: distinct strings, [n].
         first, second: pairs of similar strings for the histogram; may be empty.
+        language: the language of the strings; empty if unknown.
     """
 
     texts: list[str]
     first: list[str] = dataclasses.field(default_factory=list)
     second: list[str] = dataclasses.field(default_factory=list)
+    language: str = ""
 
 
 class Geometry(base.Task[Strings]):
-    """Isotropy and mean vector of STS-B's training sentences.
+    """Isotropy and mean vector of STS-B's training sentences."""
 
-    Attributes:
-        language: the language of the strings, "" if it is unknown.
-    """
-
-    language = "en"
     name = "geometry"
     main_metric = "isotropy"
     shown_metrics = ("mean_vector_norm", "isotropy_unit", "mean_vector_norm_unit")
@@ -82,13 +79,14 @@ class Geometry(base.Task[Strings]):
             list(texts)[:_STRINGS],
             [first for first, _ in similar],
             [second for _, second in similar],
+            "en",
         )
 
     def sentences(self, data: Strings) -> Iterable[str]:
         return [*data.texts, *data.first, *data.second]
 
     def score(self, data: Strings, vectors: base.Vectors) -> dict[str, float]:
-        raw = vectors(data.texts, self.language)
+        raw = vectors(data.texts, data.language)
         unit = arrays.unit_length(raw)
         cosines = random_cosines(unit, self.seeds[0])
         return {
@@ -101,11 +99,11 @@ class Geometry(base.Task[Strings]):
         }
 
     def figures(self, data: Strings, vectors: base.Vectors) -> dict[str, Any]:
-        unit = arrays.unit_length(vectors(data.texts, self.language))
+        unit = arrays.unit_length(vectors(data.texts, data.language))
         kinds = {"random pairs": random_cosines(unit, self.seeds[0])}
         if data.first:
             first, second = (
-                vectors(side, self.language) for side in (data.first, data.second)
+                vectors(side, data.language) for side in (data.first, data.second)
             )
             similar = metrics.cosine(first, second)
             kinds[f"pairs with a human score of {_SIMILAR} to 5"] = similar
@@ -123,11 +121,10 @@ class GeometryFiles(Geometry):
     """Isotropy and mean vector of the user's own strings, one a line.
 
     Args:
-        paths: files of strings; the paper measures the strings that the model was
-            trained on.
+        paths: files of strings in one language, see `DataDir.find_own`; the paper
+            measures the strings that the model was trained on.
     """
 
-    language = ""
     protocol = (
         "IS (0 to 1, equation 2) and MVN (equation 3) of Mirror-BERT, raw vectors of "
         "the given strings; unit: vectors of length 1"
@@ -139,15 +136,16 @@ class GeometryFiles(Geometry):
 
     def read(self, source: DataDir) -> Strings:
         texts: dict[str, None] = {}
-        for name in self._paths:
-            lines = source.lines(source.find_own(name))
+        paths, language = source.find_own_of_one_language(self._paths)
+        for path in paths:
+            lines = source.lines(path)
             texts.update(dict.fromkeys(line.strip() for line in lines if line.strip()))
         if len(texts) < 2:
             raise UserError(
                 f"{', '.join(self._paths)}: {counted(len(texts), 'distinct string')}; "
                 "allowed: at least 2"
             )
-        return Strings(list(texts))
+        return Strings(list(texts), language=language)
 
 
 def isotropy(vectors: np.ndarray) -> float:

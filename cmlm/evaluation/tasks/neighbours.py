@@ -30,18 +30,21 @@ class Openings:
         first: the first sentence of each document, [n].
         second: the distinct second sentences, [m].
         rows: the row of `second` that follows each sentence of `first`, int64 [n].
+        language: the language of the sentences; empty if unknown.
     """
 
     first: list[str]
     second: list[str]
     rows: np.ndarray
+    language: str = ""
 
 
 class NeighboursFiles(base.Task[Openings]):
     """Retrieval of the next sentence.
 
     Args:
-        paths: files of text: one sentence a line, a blank line between documents.
+        paths: files of text in one language: one sentence a line, a blank line between
+            documents; see `DataDir.find_own`.
     """
 
     main_metric = "accuracy"
@@ -59,8 +62,9 @@ class NeighboursFiles(base.Task[Openings]):
 
     def read(self, source: DataDir) -> Openings:
         pairs = []
-        for name in self._paths:
-            lines = source.lines(source.find_own(name))
+        paths, language = source.find_own_of_one_language(self._paths)
+        for path in paths:
+            lines = source.lines(path)
             for is_text, document in itertools.groupby(map(str.strip, lines), bool):
                 opening = list(itertools.islice(document, 2)) if is_text else []
                 if len(opening) == 2:
@@ -80,6 +84,7 @@ class NeighboursFiles(base.Task[Openings]):
             [first for first, _ in pairs],
             list(rows),
             np.array([rows[second] for _, second in pairs]),
+            language,
         )
 
     def sentences(self, data: Openings) -> Iterable[str]:
@@ -109,5 +114,5 @@ class NeighboursFiles(base.Task[Openings]):
 
     def _nearest(self, data: Openings, vectors: base.Vectors) -> np.ndarray:
         """The nearest rows of `second` for each sentence of `first`, int64 [n, k]."""
-        found = search.nearest(vectors(data.first), vectors(data.second), _LISTED)
-        return found.rows
+        sides = (vectors(side, data.language) for side in (data.first, data.second))
+        return search.nearest(*sides, _LISTED).rows

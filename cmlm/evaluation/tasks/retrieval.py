@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import prompts
+from cmlm.common import language_names, prompts
 from cmlm.errors import UserError, shown
 from cmlm.evaluation import parsing, search
 from cmlm.evaluation.data_dir import DataDir
@@ -31,6 +31,7 @@ class Retrieval:
             relevant, above 0; empty if all its grades are 0. A relevant document that
             the collection lacks has a negative row: no search finds it, but the best
             order and the recall count it.
+        languages: the languages of the queries and of the documents; empty if unknown.
     """
 
     queries: list[str]
@@ -38,6 +39,7 @@ class Retrieval:
     documents: list[str]
     document_ids: list[str]
     judgements: list[dict[int, int]]
+    languages: tuple[str, str] = ("", "")
 
 
 class RetrievalFiles(base.Task[Retrieval]):
@@ -49,7 +51,9 @@ class RetrievalFiles(base.Task[Retrieval]):
     and documents, if it has them.
 
     Args:
-        paths: the folder, and the name of another file of qrels: `DIR:dev`.
+        paths: the folder, and the name of another file of qrels: `DIR:dev`. A language
+            may precede the folder, as in `en=DIR`; or those of queries and documents,
+            as in `de-en=DIR`.
     """
 
     main_metric = "ndcg@10"
@@ -72,13 +76,11 @@ class RetrievalFiles(base.Task[Retrieval]):
         self._part = paths[1] if len(paths) > 1 else "test"
 
     def read(self, source: DataDir) -> Retrieval:
-        def find(name):
-            return source.find_own(os.path.join(self._folder, name))
-
-        path = find("corpus.jsonl")
+        names = ("corpus.jsonl", "queries.jsonl", f"qrels/{self._part}.tsv")
+        found = source.find_own([os.path.join(self._folder, name) for name in names])
+        (path, language), (queries_path, _), (qrels, _) = found
         documents = _texts(source, path, ("title", "text"))
-        queries = _texts(source, find("queries.jsonl"), ("text",))
-        qrels = find(os.path.join("qrels", f"{self._part}.tsv"))
+        queries = _texts(source, queries_path, ("text",))
         places = {name: row for row, name in enumerate(documents)}
         judged: dict[str, dict[int, int]] = {}
         lines = io.StringIO(source.text(qrels), newline="")
@@ -110,6 +112,7 @@ class RetrievalFiles(base.Task[Retrieval]):
             list(documents.values()),
             list(documents),
             list(judged.values()),
+            language_names.of_two_texts(language),
         )
 
     def check(self) -> None:
@@ -160,9 +163,10 @@ class RetrievalFiles(base.Task[Retrieval]):
         """The nearest rows of `documents` for each query, the nearest first."""
         # One more than is scored, for the document with the id of its query.
         k = min(_DEPTH + 1, len(data.documents))
+        of_queries, of_documents = data.languages
         found = search.nearest_of_pool(
-            vectors.on_disk(data.queries, role=prompts.QUERY),
-            vectors.on_disk(data.documents, role=prompts.DOCUMENT),
+            vectors.on_disk(data.queries, of_queries, prompts.QUERY),
+            vectors.on_disk(data.documents, of_documents, prompts.DOCUMENT),
             k,
         )
         places = {name: row for row, name in enumerate(data.document_ids)}

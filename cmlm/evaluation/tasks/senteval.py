@@ -74,10 +74,13 @@ class ClassificationTask(base.Task[Parts]):
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The classifier's inputs and the labels, by part."""
         x = {
-            part: features(examples, vectors, self.language)
+            part: features(examples, vectors, self._language_of(examples))
             for part, examples in data.items()
         }
         return x, {part: examples.labels for part, examples in data.items()}
+
+    def _language_of(self, examples: Examples) -> str:
+        return self.language
 
     def _score_seed(
         self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int

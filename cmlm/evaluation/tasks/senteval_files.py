@@ -32,11 +32,13 @@ class Examples:
         texts: the one or two sentences of each example.
         labels: the classes, int [n], or the scores, float [n].
         classes: the name of each class; empty if classes have only numbers.
+        language: the language of texts of the user's own; empty if unknown.
     """
 
     texts: list[tuple[str, ...]]
     labels: np.ndarray
     classes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
+    language: str = dataclasses.field(default="", kw_only=True)
 
     def by_length(self) -> Examples:
         """The examples in the toolkit's order, on which the folds depend."""
@@ -45,10 +47,10 @@ class Examples:
             range(len(words)),
             key=lambda row: (*map(len, words[row]), float(self.labels[row])),
         )
-        return Examples(
-            [tuple(" ".join(text) for text in words[row]) for row in order],
-            self.labels[order],
-            classes=self.classes,
+        return dataclasses.replace(
+            self,
+            texts=[tuple(" ".join(text) for text in words[row]) for row in order],
+            labels=self.labels[order],
         )
 
     def as_pairs(self) -> Pairs:

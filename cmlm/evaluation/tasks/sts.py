@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from cmlm.common import language_names
 from cmlm.evaluation import metrics, parsing
 from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base, senteval_files
@@ -52,10 +53,7 @@ class StsTask(base.Task[dict[str, Pairs]]):
         return (text for pairs in data.values() for text in pairs.sentences())
 
     def score(self, data: dict[str, Pairs], vectors: base.Vectors) -> dict[str, float]:
-        cosines = {
-            subset: pairs.cosines(vectors, self._language, self._language)
-            for subset, pairs in data.items()
-        }
+        cosines = self._cosines(data, vectors)
         scores = pair_scores(
             np.concatenate(list(cosines.values())),
             np.concatenate([pairs.gold for pairs in data.values()]),
@@ -76,12 +74,24 @@ class StsTask(base.Task[dict[str, Pairs]]):
         self, data: dict[str, Pairs], vectors: base.Vectors
     ) -> dict[str, base.Predictions]:
         # The main metric is one correlation over the pairs of all subsets.
-        every = Pairs(
-            [text for pairs in data.values() for text in pairs.first],
-            [text for pairs in data.values() for text in pairs.second],
-            np.concatenate([pairs.gold for pairs in data.values()]),
-        )
-        return {"": every.predictions(vectors, self._language, self._language)}
+        first = [text for pairs in data.values() for text in pairs.first]
+        second = [text for pairs in data.values() for text in pairs.second]
+        gold = np.concatenate([pairs.gold for pairs in data.values()])
+        cosines = np.concatenate(list(self._cosines(data, vectors).values()))
+        return {"": base.Predictions([first, second], gold, cosines, "spearman")}
+
+    def _cosines(
+        self, data: dict[str, Pairs], vectors: base.Vectors
+    ) -> dict[str, np.ndarray]:
+        """The cosine of each pair, by subset."""
+        return {
+            subset: pairs.cosines(vectors, *self._languages(pairs))
+            for subset, pairs in data.items()
+        }
+
+    def _languages(self, pairs: Pairs) -> tuple[str, str]:
+        """The languages of the first and second texts."""
+        return self._language, self._language
 
 
 def pair_scores(cosines: np.ndarray, gold: np.ndarray) -> dict[str, float]:
@@ -255,20 +265,23 @@ class StsFiles(StsTask):
     """The user's own pairs: files of `sentence, sentence, score`, each a subset.
 
     Args:
-        paths: `.csv` files or tab-separated files with scores in any range; relative to
-            the working directory or to the folder of test sets.
+        paths: `.csv` files or tab-separated files with scores in any range, see
+            `DataDir.find_own`; a file may have a pair of languages.
     """
 
     def __init__(self, paths: Sequence[str]):
-        super().__init__("sts:" + ":".join(paths), paths, language="")
+        super().__init__("sts:" + ":".join(paths), paths)
 
     def read(self, source: DataDir) -> dict[str, Pairs]:
-        pairs = {}
-        for name in self._subsets:
-            path = source.find_own(name)
+        pairs, found = {}, source.find_own(self._subsets)
+        for name, (path, language) in zip(self._subsets, found, strict=True):
             rows = source.rows(path, 3)
             pairs[name] = pairs_of(path, rows, -math.inf, math.inf)
+            pairs[name].languages = language_names.of_two_texts(language)
         return pairs
+
+    def _languages(self, pairs: Pairs) -> tuple[str, str]:
+        return pairs.languages
 
 
 def pairs_of(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from cmlm.common import language_names
 from cmlm.errors import UserError
 from cmlm.evaluation import classifier, labelled_files, metrics, parsing
 from cmlm.evaluation.data_dir import DataDir
@@ -23,11 +24,8 @@ class ClassificationFiles(ClassificationTask):
 
     Args:
         paths: one file (ten folds of it); training and test file; or training,
-            development and test file. They are relative to the working directory or to
-            the folder of test sets.
+            development and test file; see `DataDir.find_own`.
     """
-
-    language = ""
 
     def __init__(self, paths: Sequence[str]):
         name = "classification:" + ":".join(paths)
@@ -41,8 +39,8 @@ class ClassificationFiles(ClassificationTask):
 
     def _read_parts(self, source: DataDir) -> Parts:
         parts, classes = {}, {}
-        for part, name in self._paths.items():
-            path = source.find_own(name)
+        found = source.find_own([*self._paths.values()])
+        for part, (path, language) in zip(self._paths, found, strict=True):
             source.text(path)  # For its checksum.
             columns, label_column = labelled_files.columns_of(path, ("label",))
             rows = list(labelled_files.read(path, columns, label_column))
@@ -52,8 +50,13 @@ class ClassificationFiles(ClassificationTask):
                 parsing.parse_label(label, classes, where) for where, _, label in rows
             ]
             texts = [texts for _, texts, _ in rows]
-            parts[part] = Examples(texts, np.array(labels), classes=list(classes))
+            parts[part] = Examples(
+                texts, np.array(labels), classes=list(classes), language=language
+            )
         return parts
+
+    def _language_of(self, examples: Examples) -> str:
+        return examples.language
 
     def _classes(self, path: str, labels: Sequence[str]) -> dict[str, int]:
         """The number of each label of the training file.
@@ -77,7 +80,7 @@ class PairFiles(base.Task[Pairs]):
     """Do two texts belong together? Lines of `text<TAB>text<TAB>0 or 1`, or `.csv`.
 
     Args:
-        paths: one file, as for `ClassificationFiles`.
+        paths: one file, see `DataDir.find_own`; it may have a pair of languages.
     """
 
     main_metric = "ap"
@@ -94,7 +97,7 @@ class PairFiles(base.Task[Pairs]):
         (self._path,) = paths
 
     def read(self, source: DataDir) -> Pairs:
-        path = source.find_own(self._path)
+        ((path, language),) = source.find_own([self._path])
         rows = source.rows(path, 3)
         labels = [
             parsing.parse_label(row[2].strip(), {"0": 0, "1": 1}, f"{path}, pair {n}")
@@ -106,13 +109,14 @@ class PairFiles(base.Task[Pairs]):
             [row[0].strip() for row in rows],
             [row[1].strip() for row in rows],
             np.array(labels),
+            language_names.of_two_texts(language),
         )
 
     def sentences(self, data: Pairs) -> Iterable[str]:
         return data.sentences()
 
     def score(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
-        cosines = _rounded(data.cosines(vectors))
+        cosines = _rounded(data.cosines(vectors, *data.languages))
         return {
             "ap": 100 * float(average_precision_score(data.gold, cosines)),
             "auc": 100 * float(roc_auc_score(data.gold, cosines)),
@@ -122,7 +126,7 @@ class PairFiles(base.Task[Pairs]):
     def predictions(
         self, data: Pairs, vectors: base.Vectors
     ) -> dict[str, base.Predictions]:
-        cosines = _rounded(data.cosines(vectors))
+        cosines = _rounded(data.cosines(vectors, *data.languages))
         texts = [data.first, data.second]
         return {"": base.Predictions(texts, data.gold, cosines, "ap")}
 
