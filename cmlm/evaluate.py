@@ -212,7 +212,7 @@ def _score() -> None:
         {"--cache_dir": FLAGS.cache_dir, "--output": work_dir},
     )
     if named:
-        _prepare_models(named.values())
+        _prepare_models(named)
 
     settings = results.settings(
         FLAGS.data_dir or os.path.curdir, FLAGS.repeats, FLAGS.classifier
@@ -352,20 +352,49 @@ def _lists_of(flag: str, kind: str) -> dict[str, list[str]]:
     return lists
 
 
-def _prepare_models(models: Iterable[str]) -> None:
-    """Sets TensorFlow up for the models; refuses names without an encoder.
+def _prepare_models(named: dict[str, str]) -> None:
+    """Sets TensorFlow up for the models; refuses those that cannot be scored.
+
+    Args:
+        named: the models by name.
 
     Raises:
-        UserError: the encoder does not exist.
+        UserError: an encoder does not exist, or does not fit a flag.
     """
     with cli.quiet_imports("evaluate"):
         from cmlm.encoders import by_language, opening
 
     reading = reading_flags.reading()
-    parts = [part for each in models for part in by_language.models(each).values()]
+    parts = [
+        part for each in named.values() for part in by_language.models(each).values()
+    ]
     cli.tune_for_inference({opening.precision(part, reading) for part in parts})
     for part in parts:
         opening.check(part)
+    if len(named) > 1 and (FLAGS.pcr or reading.given()):
+        # An export of another precision, a model without the prompt, or one that the
+        # file of --pcr does not belong to, would end the run after the others.
+        for each in named.items():
+            _opened(*each)
+
+
+def _opened(name: str, model: str):
+    """Opens a model by the flags.
+
+    Returns:
+        The encoder, or an encoder for each language; and the `Removal` of its
+        principal components, or None.
+
+    Raises:
+        UserError: the model is damaged, or does not fit a flag.
+    """
+    with cli.quiet_imports("evaluate"):
+        from cmlm.encoders import by_language, components_removal
+
+    encoder = by_language.open_encoders(model, reading_flags.reading())
+    if not FLAGS.pcr:
+        return encoder, None
+    return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)
 
 
 def _score_models(
@@ -385,7 +414,6 @@ def _score_models(
     """
     with cli.quiet_imports("evaluate"):
         from cmlm.common import files
-        from cmlm.encoders import by_language, components_removal
         from cmlm.evaluation import report, results, run, tables
 
     models: dict[str, dict] = {}
@@ -400,20 +428,9 @@ def _score_models(
             with files.atomic_text(path) as file:
                 report.write_csv(file, {"models": scored})
 
-    def opened(name: str, model: str):
-        encoder = by_language.open_encoders(model, reading_flags.reading())
-        if not FLAGS.pcr:
-            return encoder, None
-        return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)
-
     sentences = run.by_role(tasks)
-    if (FLAGS.pcr or FLAGS.prompt_name) and len(named) > 1:
-        # A model that lacks the prompt, or that the file of --pcr does not belong to,
-        # would end the run after the others.
-        for each in named.items():
-            opened(*each)
     for name, model in named.items():
-        encoder, pcr = opened(name, model)
+        encoder, pcr = _opened(name, model)
         result = _score_model(
             name, encoder, tasks, pcr, work_dir, functools.partial(tell, name)
         )

@@ -227,6 +227,19 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert other.returncode == 1
     (line,) = other.stderr.splitlines()
     assert "was fitted for the fingerprint" in line
+    # So are stored vectors with a precision or a pooling, before a set is read.
+    write(tmp_path / "t.txt", "x\n")
+    np.save(tmp_path / "v.npy", np.ones([1, 16], np.float32))
+    stored = f"vectors:{tmp_path}/t.txt:{tmp_path}/v.npy"
+    for flag in ("--precision=bfloat16", "--pooling=max"):
+        other = evaluate(
+            *(f"--data_dir={tmp_path}", "--tasks=mr", f"--model={source}", flag),
+            f"--model={stored}",
+        )
+        assert other.returncode == 1
+        (line,) = other.stderr.splitlines()
+        name, value = flag.split("=")
+        assert f"{name} is {value!r}; allowed with {stored}: no {name}, " in line
     # So is a model without a prompt of the name.
     stated = {"model.prompts": ["query=the cat "]}
     prompted = model_dirs.write(tmp_path / "prompted", **stated)
