@@ -263,6 +263,34 @@ def test_families_of_parts_and_of_files():
     ]
 
 
+def test_pictures_show_names_as_they_are():
+    """Matplotlib has its own meaning for a text between dollars, and for `_x`."""
+    made = results()
+    first, second = made["models"].values()
+    made["models"] = {"_first": first, "lr$^$2": second}
+    names = {"_a.txt": "de", "$^$b": "en"}
+    for model in (first, second):
+        drawn = model["figures"]["pawsx"]
+        drawn["languages"] = [*names]
+        for when in ("before", "after"):
+            places = drawn[when]["map"]
+            renamed = {name: places[of] for name, of in names.items()}
+            drawn[when] = {**drawn[when], "map": renamed}
+        for metric in ("accuracy/de", "accuracy/fr"):
+            scores = model["scores"]["tatoeba"]
+            scores[f"accuracy/$^${metric[-2:]}"] = scores.pop(metric)
+    shown = []
+    for _, figure in plots.figures(made):
+        page = io.StringIO()
+        figure.savefig(page, format="svg")
+        shown.append(page.getvalue())
+    whole = "".join(shown)
+    for name in ("_first", "lr$^$2", "_a.txt", "$^$b", "$^$de"):
+        assert f"<!-- {name} -->" in whole or f"<!--  {name} -->" in whole, name
+    # The legend of the scores has every model.
+    assert "_first" in shown[0] and "lr$^$2" in shown[0]
+
+
 def test_pictures_are_of_what_is_there():
     captions, found = zip(*plots.figures(results()))
     begin = ["sts: models beside published", "tatoeba: accuracy by language"]

@@ -98,9 +98,9 @@ def scores(table: tables.Table) -> Figure:
             style = {"marker": "o", "color": next(colours), "markersize": 8}
         # None becomes NaN.
         numbers = np.array(row.numbers, float)
-        label = layout.short(row.name)
+        label = _text(layout.short(row.name))
         axes.plot(numbers, places, linestyle="", label=label, **style)
-    axes.set_yticks(places, heads)
+    axes.set_yticks(places, [*map(_text, heads)])
     axes.set_ylim(-0.6, len(heads) - 0.4)
     metrics = sorted({metric for _, metric in table.columns})
     axes.set_xlabel(" / ".join(metrics) if len(metrics) < 4 else "score")
@@ -137,11 +137,11 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
                 marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
                 color=_COLOURS[number % len(_COLOURS)],
                 markersize=7,
-                label=layout.short(name),
+                label=_text(layout.short(name)),
             )
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
-        axes.set_yticks(range(len(shown)), shown)
+        axes.set_yticks(range(len(shown)), [*map(_text, shown)])
         axes.set_ylim(lines - 0.4, -0.6)
         axes.set_xlabel(metric)
         axes.grid(color="#e4e4e4")
@@ -176,7 +176,7 @@ def neighbour_languages(drawn: dict[str, Any]) -> Figure:
     """Heat maps before and after principal component removal."""
     figure = Figure(figsize=(_INCHES, 4.6), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    names = drawn["languages"]
+    names = [*map(_text, drawn["languages"])]
     for axes, (when, title) in zip(panels, _WHEN.items(), strict=True):
         matrix = np.array(drawn[when]["neighbours"])
         axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
@@ -207,7 +207,10 @@ def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
     languages = next(iter(models.values()))["languages"]
     rows = [name for name in _QUERIES if name in languages] or languages[:3]
     columns = [
-        (f"{layout.short(name, 20)}{' + PCR' if when == 'after' else ''}", drawn[when])
+        (
+            f"{_text(layout.short(name, 20))}{' + PCR' if when == 'after' else ''}",
+            drawn[when],
+        )
         for name, drawn in models.items()
         for when in _WHEN
     ]
@@ -220,11 +223,12 @@ def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
         for column, (title, drawn) in enumerate(columns):
             axes = panels[row, column]
             shares = drawn["neighbours"][languages.index(query)]
-            axes.bar(languages, [100 * share for share in shares], color=_COLOURS[0])
+            heights = [100 * share for share in shares]
+            axes.bar([*map(_text, languages)], heights, color=_COLOURS[0])
             axes.spines[["top", "right"]].set_visible(False)
             if not row:
                 axes.set_title(title, fontsize=10)
-        panels[row, 0].set_ylabel(f"query {query}, %")
+        panels[row, 0].set_ylabel(_text(f"query {query}, %"))
     return figure
 
 
@@ -252,8 +256,8 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
             axes.set_xticks([])
             axes.set_yticks([])
             if not row:
-                axes.set_title(f"{language} and en", fontsize=10)
-        panels[row, 0].set_ylabel(layout.short(model, 24), fontsize=9)
+                axes.set_title(_text(f"{language} and en"), fontsize=10)
+        panels[row, 0].set_ylabel(_text(layout.short(model, 24)), fontsize=9)
     return figure
 
 
@@ -272,7 +276,7 @@ def language_map(drawn: dict[str, Any]) -> Figure:
                 color=_COLOURS[number % len(_COLOURS)],
                 alpha=0.8,
                 linewidths=0,
-                label=language,
+                label=_text(language),
             )
         axes.set_title(title, fontsize=11)
         axes.set_xticks([])
@@ -280,6 +284,16 @@ def language_map(drawn: dict[str, Any]) -> Figure:
         axes.set_aspect("equal", adjustable="datalim")
     panels[1].legend(**_BESIDE)
     return figure
+
+
+def _text(name: str) -> str:
+    """The name of a model or file as matplotlib draws it unchanged.
+
+    Matplotlib reads text between `$` as a formula, and leaves labels that begin with
+    `_` out of a legend.
+    """
+    name = name.replace("$", r"\$")
+    return f" {name}" if name.startswith("_") else name
 
 
 def _axes(height: float):
