@@ -237,6 +237,14 @@ def test_sts_benchmark_and_sick_files(tmp_path):
 # ------------------------------------------------------------------ SentEval
 
 
+def test_bytes_of_utf_16_are_not_latin_1(tmp_path):
+    write(tmp_path / "MR" / "rt-polarity.pos", "a good film\n" * 20, "utf-16")
+    write(tmp_path / "MR" / "rt-polarity.neg", "a bad film\n" * 20)
+    _, failed = run.read(catalogue.select(["mr"]), str(tmp_path))
+    said = "rt-polarity.pos, line 1: a NUL; allowed: utf-8-sig or latin-1 text"
+    assert failed["mr"].startswith("damaged: ") and failed["mr"].endswith(said)
+
+
 def test_latin_1_and_control_characters_stay_in_their_line(tmp_path):
     write(tmp_path / "MR" / "rt-polarity.pos", "caf\xe9 good\x85 film\n", "latin-1")
     write(tmp_path / "MR" / "rt-polarity.neg", "bad\nvery , very bad \n", "latin-1")

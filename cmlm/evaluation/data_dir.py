@@ -171,7 +171,8 @@ class DataDir:
         A byte order mark before a line is left out, see `utf8.Lines`.
 
         Raises:
-            UserError: the file is not text in these encodings, or is truncated.
+            UserError: the file is not text in these encodings, has a NUL, or is
+                truncated.
         """
         content = files.whole(path)
         text = None
@@ -181,6 +182,12 @@ class DataDir:
                 break
         if text is None:
             raise UserError(f"{path} is not {' or '.join(encodings)} text")
+        if "\0" in text:
+            # Any bytes are Latin-1 text, those of UTF-16 too.
+            line = text[: text.index("\0")].count("\n") + 1
+            raise UserError(
+                f"{path}, line {line}: a NUL; allowed: {' or '.join(encodings)} text"
+            )
         if path.endswith(".gz"):
             with open(path, "rb") as packed:
                 content = packed.read()
