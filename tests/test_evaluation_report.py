@@ -263,6 +263,18 @@ def test_families_of_parts_and_of_files():
     ]
 
 
+def test_twelve_models_have_marks_of_their_own():
+    made = results()
+    first, _ = made["models"].values()
+    made["models"] = {f"model {n}": first for n in range(12)}
+    drawn = [figure for _, figure in plots.figures(made)]
+    for figure in (drawn[0], drawn[1]):
+        lines = [line for axes in figure.axes for line in axes.get_lines()]
+        own = [line for line in lines if line.get_label().startswith("model ")]
+        styles = {(line.get_marker(), line.get_color()) for line in own}
+        assert len(own) == len(styles) == 12
+
+
 def test_pictures_show_names_as_they_are():
     """Matplotlib has its own meaning for a text between dollars, and for `_x`."""
     made = results()

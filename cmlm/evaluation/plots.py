@@ -89,13 +89,13 @@ def scores(table: tables.Table) -> Figure:
     # The legend beside the plot has a line for each row.
     figure, axes = _axes(max(1.6 + 0.34 * len(heads), 0.8 + 0.22 * len(table.rows)))
     places = np.arange(len(heads))[::-1]
-    colours, markers = itertools.cycle(_COLOURS), itertools.cycle(_MARKERS)
+    styles, markers = map(_style, itertools.count()), itertools.cycle(_MARKERS)
     for row in table.rows:
         if row.source:
             style = {"marker": next(markers), "color": _GREY, "markersize": 5}
             style["markerfacecolor"] = "none"
         else:
-            style = {"marker": "o", "color": next(colours), "markersize": 8}
+            style = {**next(styles), "markersize": 8}
         # None becomes NaN.
         numbers = np.array(row.numbers, float)
         label = _text(layout.short(row.name))
@@ -134,8 +134,7 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
                 [values.get(language, np.nan) for language in shown],
                 range(len(shown)),
                 linestyle="",
-                marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
-                color=_COLOURS[number % len(_COLOURS)],
+                **_style(number),
                 markersize=7,
                 label=_text(layout.short(name)),
             )
@@ -284,6 +283,14 @@ def language_map(drawn: dict[str, Any]) -> Figure:
         axes.set_aspect("equal", adjustable="datalim")
     panels[1].legend(**_BESIDE)
     return figure
+
+
+def _style(number: int) -> dict[str, str]:
+    """The colour of a model, and the mark that tells models of one colour apart."""
+    return {
+        "marker": _MARKERS[number // len(_COLOURS) % len(_MARKERS)],
+        "color": _COLOURS[number % len(_COLOURS)],
+    }
 
 
 def _text(name: str) -> str:
