@@ -155,7 +155,7 @@ def test_an_encoder_for_each_language():
         vectors.add(["a"])
         np.testing.assert_array_equal(vectors(["b"], "de"), WordCounts().encode(["b"]))
         assert (english.asked, german.asked, len(vectors)) == ([], ["b"], 1)
-        with pytest.raises(UserError, match="language 'fr'; the model has .* en, de"):
+        with pytest.raises(UserError, match="language 'fr'; allowed: .* en, de; L"):
             vectors(["c"], "fr")
 
 

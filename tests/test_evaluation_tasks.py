@@ -904,5 +904,5 @@ def test_english_sets_ask_for_english_vectors(tmp_path, family):
     assert run.score({"en": WordCounts()}, found).scores
     (tmp_path / "own.txt").write_text("one\ntwo\n")
     own, _ = run.read(catalogue.select([f"geometry:{tmp_path}/own.txt"]), str(tmp_path))
-    with pytest.raises(UserError, match="asks for language ''"):
+    with pytest.raises(UserError, match="asks for texts without a language; allo"):
         run.score({"en": WordCounts()}, own)

@@ -323,9 +323,12 @@ class LanguageStores:
 
     def _of(self, language: str) -> Store:
         if language not in self._stores:
+            wanted = "texts without a language"
+            if language:
+                wanted = f"language {language!r}"
             raise UserError(
-                f"a task asks for language {language!r}; the model has encoders of "
-                f"{', '.join(self._stores)}"
+                f"a task asks for {wanted}; allowed: languages with an encoder, "
+                f"{', '.join(self._stores)}; LANGUAGE=FILE names that of a file"
             )
         return self._stores[language]
 
