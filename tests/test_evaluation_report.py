@@ -263,6 +263,23 @@ def test_families_of_parts_and_of_files():
     ]
 
 
+def test_long_names_of_one_end_stay_whole():
+    end = "/the/folder/of/the/export/of/the/last/step"
+    names = [f"seed0{end}", f"seed1{end}", f"seed0{end}/1", "short"]
+    found = layout.shortened(names)
+    assert [found[name] for name in names] == [
+        *names[:2],
+        f"\u2026{names[2][-33:]}",
+        "short",
+    ]
+    made = results()
+    first, second = made["models"].values()
+    made["models"] = dict(zip(names, (first, second), strict=False))
+    (table, *_) = tables.tables(made)
+    shown = layout.plain(table).splitlines()
+    assert shown[1].startswith(names[0]) and shown[2].startswith(names[1])
+
+
 def test_twelve_models_have_marks_of_their_own():
     made = results()
     first, _ = made["models"].values()

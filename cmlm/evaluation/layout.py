@@ -6,8 +6,10 @@ its columns are shown as lines.
 
 from __future__ import annotations
 
+import collections
 import html
 import re
+from collections.abc import Iterable
 
 from cmlm.evaluation import tables
 
@@ -37,8 +39,9 @@ def plain(table: tables.Table, with_sources: bool = False) -> str:
     """
     title, sources = table.title, table.sources if with_sources else []
     cited = {source: f" [{place}]" for place, source in enumerate(sources, 1)}
+    own = shortened([row.name for row in table.rows if not row.source])
     names = [
-        f"({row.name}){cited.get(row.source, '')}" if row.source else short(row.name)
+        f"({row.name}){cited.get(row.source, '')}" if row.source else own[row.name]
         for row in table.rows
     ]
     rows = [[number_text(number) for number in row.numbers] for row in table.rows]
@@ -142,8 +145,17 @@ def _sources_html(sources: list[str]) -> str:
     return f"<p class=note>{'<br>'.join(said)}</p>" if sources else ""
 
 
-def short(name: str, width: int = 34) -> str:
-    """Cuts the start of a long model name, because names differ at their end."""
+def shortened(names: Iterable[str], width: int = 34) -> dict[str, str]:
+    """Cuts the start of long model names, because names differ at their end.
+
+    A name stays whole if another one has the same end.
+    """
+    cut = {name: _cut(name, width) for name in names}
+    count = collections.Counter(cut.values())
+    return {name: end if count[end] == 1 else name for name, end in cut.items()}
+
+
+def _cut(name: str, width: int) -> str:
     if len(name) <= width:
         return name
     prefix = re.match(r"[a-z]+:(?!//)", name)

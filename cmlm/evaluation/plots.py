@@ -89,6 +89,7 @@ def scores(table: tables.Table) -> Figure:
     # The legend beside the plot has a line for each row.
     figure, axes = _axes(max(1.6 + 0.34 * len(heads), 0.8 + 0.22 * len(table.rows)))
     places = np.arange(len(heads))[::-1]
+    names = layout.shortened(row.name for row in table.rows)
     styles, markers = map(_style, itertools.count()), itertools.cycle(_MARKERS)
     for row in table.rows:
         if row.source:
@@ -98,7 +99,7 @@ def scores(table: tables.Table) -> Figure:
             style = {**next(styles), "markersize": 8}
         # None becomes NaN.
         numbers = np.array(row.numbers, float)
-        label = _text(layout.short(row.name))
+        label = _text(names[row.name])
         axes.plot(numbers, places, linestyle="", label=label, **style)
     axes.set_yticks(places, [*map(_text, heads)])
     axes.set_ylim(-0.6, len(heads) - 0.4)
@@ -123,6 +124,7 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
     are_short = max(map(len, languages)) <= _SHORT_NAME
     count = min(-(-len(languages) // _LINES), 3) if are_short else 1
     lines = -(-len(languages) // count)
+    names = layout.shortened(models)
     figure = Figure(
         figsize=(_INCHES, 1.4 + 0.24 * lines + 0.2 * len(models)), layout="constrained"
     )
@@ -136,7 +138,7 @@ def by_language(models: dict[str, dict[str, float]], metric: str) -> Figure:
                 linestyle="",
                 **_style(number),
                 markersize=7,
-                label=_text(layout.short(name)),
+                label=_text(names[name]),
             )
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_axisbelow(True)
@@ -205,9 +207,10 @@ def retrieved_languages(models: dict[str, dict[str, Any]]) -> Figure:
     """
     languages = next(iter(models.values()))["languages"]
     rows = [name for name in _QUERIES if name in languages] or languages[:3]
+    names = layout.shortened(models, 20)
     columns = [
         (
-            f"{_text(layout.short(name, 20))}{' + PCR' if when == 'after' else ''}",
+            f"{_text(names[name])}{' + PCR' if when == 'after' else ''}",
             drawn[when],
         )
         for name, drawn in models.items()
@@ -238,6 +241,7 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
         models: the figure data of `bitext`, by model.
     """
     languages = list(next(iter(models.values()))["translations"])
+    names = layout.shortened(models, 24)
     figure = Figure(
         figsize=(max(_INCHES, 2.6 * len(languages)), 2.7 * len(models)),
         layout="constrained",
@@ -256,7 +260,7 @@ def translations(models: dict[str, dict[str, Any]]) -> Figure:
             axes.set_yticks([])
             if not row:
                 axes.set_title(_text(f"{language} and en"), fontsize=10)
-        panels[row, 0].set_ylabel(_text(layout.short(model, 24)), fontsize=9)
+        panels[row, 0].set_ylabel(_text(names[model]), fontsize=9)
     return figure
 
 
