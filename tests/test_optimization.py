@@ -129,6 +129,18 @@ def test_adamw_decays_kernels_only():
     np.testing.assert_array_equal(bias, before[1])
 
 
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_the_optimizer_leaves_clipping_to_its_caller(kind):
+    optimizer = optimization.build_optimizer(
+        config(type=kind, clip_norm=1.0), train_steps=100
+    )
+    kernel, _ = variables()
+    gradient = 30 * gradients(0)[0]
+    optimizer.apply_gradients([(tf.constant(gradient), kernel)])
+    moment = optimizer.get_slot(kernel, "m")
+    np.testing.assert_allclose(moment, 0.1 * gradient, rtol=1e-5)
+
+
 def test_schedule_warms_up_and_falls_to_zero():
     config = OptimizerConfig(learning_rate=1e-3, warmup_steps=10)
     rate = optimization.build_optimizer(config, train_steps=110).learning_rate

@@ -222,11 +222,7 @@ class SentenceClassifier:
             for gradient in tape.gradient(loss, self._variables)
         ]
         gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
-        self._optimizer.apply_gradients(
-            zip(gradients, self._variables, strict=True),
-            # Otherwise Model Garden's optimizer would clip a second time.
-            experimental_aggregate_gradients=False,
-        )
+        self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
         return loss
 
     def _losses(self, features, labels) -> tf.Tensor:

@@ -126,8 +126,8 @@ def build_optimizer(config: OptimizerConfig, train_steps: int) -> AdamW | Lamb:
     The learning rate grows linearly from 0 to `learning_rate` over `warmup_steps`. A
     linear decay then lowers it to `end_learning_rate` at `decay_steps`.
 
-    The caller clips gradients: clipping belongs after the sum over replicas, and Model
-    Garden's optimizers clip before it.
+    The optimizer never clips, whatever `clip_norm` is: the caller clips, after the sum
+    over replicas.
 
     Args:
         config: the validated configuration.
@@ -177,6 +177,9 @@ def _settings(config: OptimizerConfig) -> dict:
         # By default, LAMB's trust ratio would apply to every variable that decays. It
         # would nearly stop the biases, which begin at 0 and stay small.
         settings["exclude_from_layer_adaptation"] = list(NO_WEIGHT_DECAY)
+    else:
+        # By default, AdamW would clip to the global norm 1 on each replica.
+        settings["gradient_clip_norm"] = 0.0
     return settings
 
 
