@@ -16,6 +16,7 @@ lists the commands: `fit` is `cmlm train`, and `score` is `cmlm evaluate`.
 """
 
 import os
+from collections.abc import Iterable
 
 from cmlm.common.forks import refuse as _refuse_fork
 from cmlm.common.versions import VERSION as __version__
@@ -45,15 +46,13 @@ def load(
     Raises cmlm.errors.UserError. Sets GRPC_VERBOSITY, TF_CPP_MIN_LOG_LEVEL if unset.
     """
     from cmlm.common import native_log
-    from cmlm.errors import UserError, naming_arguments
+    from cmlm.errors import naming_arguments
 
     with native_log.dropped():
         from cmlm.encoders import opening
         from cmlm.encoders.reading import Reading
 
-    name = os.fspath(model)
-    if not name or isinstance(name, bytes):
-        raise UserError(f"model is {name!r}; allowed: a path or an address, as a str")
+    name = _path("model", model, "a path or an address, as a str")
     given = {
         "precision": precision,
         "prompt": prompt,
@@ -85,10 +84,11 @@ def fit(model_dir: str | os.PathLike, settings: dict | None = None, **flags):
     from cmlm.errors import naming_arguments
     from cmlm.training import from_python
 
+    name = _path("model_dir", model_dir)
     # It would train first and fail then.
-    _refuse_fork(os.fspath(model_dir))
+    _refuse_fork(name)
     with naming_arguments("model_dir", *flags):
-        from_python.train(os.fspath(model_dir), settings or {}, flags)
+        from_python.train(name, settings or {}, flags)
     return load(model_dir)
 
 
@@ -121,9 +121,12 @@ def score(
             # It would score first and fail then.
             from cmlm.evaluation import plots, report  # noqa: F401  (for figures)
 
-    if isinstance(tasks, str):
-        tasks = filter(None, map(str.strip, tasks.split(",")))
-    names = [*(tasks or ())]
+    names = () if tasks is None else tasks
+    names = names.split(",") if isinstance(names, str) else names
+    names = [*names] if isinstance(names, Iterable) else [names]
+    if not all(isinstance(name, str) for name in names):
+        raise UserError(f"tasks is {shown(tasks)}; allowed: a str or a list of str")
+    names = [name.strip() for name in names if name.strip()]
     if not names:
         raise UserError(
             "tasks is not given; allowed: names, see `cmlm evaluate --list_tasks=all`"
@@ -133,7 +136,8 @@ def score(
         raise UserError(
             f"encoder is {shown(encoder)}; allowed: a model, or an object with encode"
         )
-    data_dir, output = os.fspath(data_dir), output and os.fspath(output).rstrip("/")
+    data_dir = _path("data_dir", data_dir)
+    output = output and _path("output", output).rstrip("/")
     with naming_arguments("data_dir", "tasks", "repeats", "classifier", "overwrite"):
         settings = results.settings(data_dir, repeats, classifier)
         chosen = catalogue.select(names, settings["seeds"], classifier)
@@ -170,3 +174,13 @@ def averages(scores: dict[str, dict[str, float]]) -> dict[str, float]:
     from cmlm.evaluation import averages
 
     return averages.of(scores)
+
+
+def _path(name: str, value: object, allowed: str = "a path, as a str") -> str:
+    """Returns a path as a str, or raises UserError, which names the argument."""
+    from cmlm.errors import UserError, shown
+
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else ""
+    if not path or isinstance(path, bytes):
+        raise UserError(f"{name} is {shown(value)}; allowed: {allowed}")
+    return path

@@ -88,9 +88,10 @@ _SHOWN_CHARACTERS = 100
 
 
 def shown(value: object) -> str:
-    """Returns the `repr` of a user's value for a message, shortened if it is long."""
+    """Returns the `repr` of a user's value on one line, shortened if it is long."""
     try:
-        text = repr(value)
+        # That of a table has lines.
+        text = " ".join(repr(value).split("\n"))
     except (ValueError, RecursionError):
         # Python refuses to print integers of more than 4,300 digits.
         if isinstance(value, int):

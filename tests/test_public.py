@@ -28,7 +28,7 @@ from cmlm.config import listing, loading, overrides
 from cmlm.encoders import comparing, opening
 from cmlm.encoders.encoder import Encoder
 from cmlm.encoders.reading import Reading
-from cmlm.errors import UserError, naming_arguments
+from cmlm.errors import UserError, naming_arguments, shown
 from cmlm.mining import exact
 from cmlm.training import from_python
 
@@ -388,6 +388,42 @@ def test_python_reads_an_encoder_as_the_flags_do(tmp_path):
 def test_a_path_is_loaded_like_its_name(toy_export):
     found = cmlm.load(Path(toy_export.path))
     assert found.dim == cmlm.load(toy_export.path).dim
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: cmlm.load(None), "model is None; allowed: a path or an address"),
+        (lambda: cmlm.load(b"x"), "model is b'x'; allowed: a path or an address"),
+        (lambda: cmlm.fit(None), "model_dir is None; allowed: a path, as a str"),
+        (
+            lambda: cmlm.score("x", None, "sts"),
+            "data_dir is None; allowed: a path, as a str",
+        ),
+        (
+            lambda: cmlm.score("x", tasks="sts", output=3),
+            "output is 3; allowed: a path, as a str",
+        ),
+        (lambda: cmlm.score("x", tasks=3), "tasks is 3; allowed: a str or a list"),
+        (
+            lambda: cmlm.score("x", tasks=["sts", None]),
+            r"tasks is \['sts', None\]; allowed: a str or a list of str",
+        ),
+    ],
+)
+def test_what_is_no_path_or_no_name_of_a_task_is_named(call, said):
+    with pytest.raises(UserError, match=f"^{said}"):
+        call()
+
+
+def test_tasks_may_be_an_array(encoder, tmp_path):
+    (tmp_path / "own.tsv").write_text("a cat\tthe cat\t5\na\tfar\t1\nmat\ta mat\t4\n")
+    task = f"sts:{tmp_path}/own.tsv"
+    assert list(cmlm.score(encoder, tasks=np.array([task]))) == [task]
+
+
+def test_a_value_of_several_lines_is_shown_on_one():
+    assert shown(np.zeros([2, 1])) == "array([[0.],        [0.]])"
 
 
 def test_a_model_is_scored_by_its_name_and_a_task_by_its_own(toy_export, tmp_path):
