@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.data import batches
 from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
 from cmlm.modeling.encoder_config import EncoderConfig
@@ -182,3 +183,53 @@ def test_prompts_are_not_added_twice(name, tmp_path):
     # One text that begins so by chance is a text.
     (tmp_path / "pairs.tsv").write_text("\n".join([*texts, "a\tb\t1"]))
     config.check_data(data, model)
+
+
+@pytest.mark.parametrize("micro_batch_size", [0, 2])
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        (
+            "nsp",
+            lambda loss, metrics: (tf.reduce_sum(loss), metrics),
+            r"the loss of nsp has the shape \(\); allowed: that of its divisor, \(2,\)",
+        ),
+        (
+            "mirror",
+            lambda loss, metrics: (tf.fill([BATCH], loss), metrics),
+            r"the loss of mirror has the shape \(8,\); allowed: .* divisor, \(\)",
+        ),
+        (
+            "mirror",
+            lambda loss, metrics: (loss, {"loss": metrics["loss"]}),
+            "mirror computes no metric accuracy, .*; allowed: .* loss, accuracy, ",
+        ),
+    ],
+)
+def test_what_an_objective_computes_wrongly_is_named(
+    one_device, eager, name, change, said, micro_batch_size
+):
+    trainer = build(one_device, name, BATCHES[name], micro_batch_size)
+    objective = trainer.objectives[name]
+    loss_of = "total_loss" if name == "mirror" else "compute"
+    compute = getattr(objective, loss_of)
+    setattr(
+        objective, loss_of, lambda *args, **kwargs: change(*compute(*args, **kwargs))
+    )
+    with pytest.raises(ValueError, match=said):
+        trainer.train(1)
+
+
+def test_a_part_that_the_model_lacks_is_named(one_device, monkeypatch):
+    trainer = build(one_device, "mirror", BATCHES["mirror"])
+    of_class = type(trainer.objectives["mirror"])
+    monkeypatch.setattr(of_class, "trained_parts", ["encoder", "head"])
+    with pytest.raises(ValueError, match="mirror trains the part 'head' of the model"):
+        _ = trainer.trained_variables
+
+
+def test_a_tensor_without_a_column_is_named():
+    batch = {"source_word_ids": tf.zeros([2, 3]), "extra": tf.zeros([2, 3])}
+    for prepare in (batches.sort_by_length, batches.trim, batches.at_least_one_column):
+        with pytest.raises(ValueError, match="the tensor 'extra'; allowed: .* COLUMNS"):
+            prepare({**batch, "source_mask": tf.ones([2, 3], tf.int32)})

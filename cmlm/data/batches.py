@@ -310,6 +310,19 @@ def _batch_by_length(
     )
 
 
+def mask_of(name: str) -> str | None:
+    """The mask of a tensor of a batch, see `COLUMNS`.
+
+    Raises:
+        ValueError: the table has no such tensor.
+    """
+    if name not in COLUMNS:
+        raise ValueError(
+            f"a batch has the tensor {name!r}; allowed: names in COLUMNS of {__name__}"
+        )
+    return COLUMNS[name]
+
+
 def sort_by_length(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Sorts the rows of a batch by the length of their longest text, ascending.
 
@@ -321,7 +334,7 @@ def sort_by_length(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             tf.reduce_sum(tf.cast(batch[mask], tf.int32), axis=-1),
             [tf.shape(batch[mask])[0], -1],
         )
-        for mask in sorted({COLUMNS[name] for name in batch} - {None})
+        for mask in sorted({mask_of(name) for name in batch} - {None})
     ]
     order = tf.argsort(tf.reduce_max(tf.concat(lengths, axis=1), axis=1), stable=True)
     return {
@@ -346,7 +359,7 @@ def at_least_one_column(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
     return {
         # Where TensorFlow knows that there are columns, it keeps the shape.
-        name: value if COLUMNS[name] is None or value.shape[-1] else padded(value)
+        name: value if mask_of(name) is None or value.shape[-1] else padded(value)
         for name, value in batch.items()
     }
 
@@ -359,12 +372,12 @@ def trim(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """
     widths = {
         mask: tf.reduce_max(tf.reduce_sum(tf.cast(batch[mask], tf.int32), axis=-1))
-        for mask in {COLUMNS[name] for name in batch}
+        for mask in {mask_of(name) for name in batch}
         if mask is not None
     }
     # The largest of no rows is the least integer.
     widths = {mask: tf.maximum(width, 1) for mask, width in widths.items()}
     return {
-        name: value if COLUMNS[name] is None else value[..., : widths[COLUMNS[name]]]
+        name: value if mask_of(name) is None else value[..., : widths[mask_of(name)]]
         for name, value in batch.items()
     }

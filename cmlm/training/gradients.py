@@ -79,7 +79,7 @@ class ReplicaGradients:
     def _at_once(self, batch, scale, variables):
         with tf.GradientTape() as tape:
             loss, metrics = self._objective.compute(batch, training=True)
-            scaled = tf.reduce_sum(loss * scale)
+            scaled = self._scaled(loss, scale)
         return _dense(tape, scaled, variables), self._rows(metrics)
 
     def _summed(self, batch, scale, variables):
@@ -121,7 +121,7 @@ class ReplicaGradients:
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             loss, metrics = objective.total_loss(vectors, batch)
-            scaled = tf.reduce_sum(loss * scale)
+            scaled = self._scaled(loss, scale)
         upstream, *gradients = tape.gradient(scaled, [vectors, *variables])
         gradients = [
             zeros if gradient is None else tf.convert_to_tensor(gradient)
@@ -173,8 +173,22 @@ class ReplicaGradients:
         # A batch is sorted by length: most micro-batches are narrower than the batch.
         return self._objective.trim(rows)
 
+    def _scaled(self, loss: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+        # Other shapes may broadcast: a term would count as often as there are terms.
+        if not loss.shape.is_compatible_with(scale.shape):
+            raise ValueError(
+                f"the loss of {self._objective.name} has the shape {loss.shape}; "
+                f"allowed: that of its divisor, {scale.shape}"
+            )
+        return tf.reduce_sum(loss * scale)
+
     def _rows(self, metrics) -> tf.Tensor:
         keys = self._objective.train_metrics
+        if missing := [key for key in keys if key not in metrics]:
+            raise ValueError(
+                f"{self._objective.name} computes no metric {', '.join(missing)}; "
+                f"allowed: at least its train_metrics, {', '.join(keys)}"
+            )
         return tf.stack([tf.stack(metrics[key]) for key in keys])
 
 

@@ -218,6 +218,11 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             idle = [] if objective.reads_vectors else encoder.reading_variables
             skipped = {variable.ref() for variable in idle}
             for part in objective.trained_parts:
+                if part not in self.model.parts:
+                    raise ValueError(
+                        f"{name} trains the part {part!r} of the model; allowed: "
+                        f"{', '.join(self.model.parts)}"
+                    )
                 for variable in self.model.parts[part].trainable_variables:
                     if variable.ref() not in skipped:
                         found[variable.ref()] = variable
