@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common import fields
+from cmlm.common import distributed, fields
 from cmlm.common.keras import keras
 from cmlm.errors import UserError
 from cmlm.objectives import contrastive
@@ -361,3 +361,9 @@ def test_values_out_of_range_are_named(values, message):
     config.train_data.global_batch_size = 2
     with pytest.raises(UserError, match=message):
         fields.check(config, "task.bitext.")
+
+
+def test_gathering_needs_a_replica(two_replicas):
+    with two_replicas.scope():
+        with pytest.raises(RuntimeError, match="in a function that strategy.run calls"):
+            distributed.gather_replicas(tf.ones([1, 1]))

@@ -114,7 +114,7 @@ def test_search_in_few_texts_and_equal_ones(encoder):
     assert encoder.search([], ["ab"]).rows.shape == (0, 1)
     with pytest.raises(ValueError, match="k is 0; allowed: at least 1"):
         encoder.search(["ab"], ["ab"], k=0)
-    with pytest.raises(TypeError, match="'float' object cannot be interpreted"):
+    with pytest.raises(TypeError, match="k is 1.5; allowed: an integer"):
         encoder.search(["ab"], ["ab"], k=1.5)
 
 

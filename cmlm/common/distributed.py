@@ -190,9 +190,23 @@ def set_precision(dtype: str | None) -> None:
     keras.mixed_precision.set_global_policy(policies[dtype])
 
 
+def _replica() -> tf.distribute.ReplicaContext:
+    """The context of the replica whose step is running or being traced.
+
+    Raises:
+        RuntimeError: the caller is in `strategy.scope()` and not in `strategy.run`.
+    """
+    replica = tf.distribute.get_replica_context()
+    if replica is None:
+        raise RuntimeError(
+            "replicas can be gathered only in a function that strategy.run calls"
+        )
+    return replica
+
+
 def sum_over_replicas(value):
     """Sums a structure of tensors over the replicas; call it in replica context."""
-    replica = tf.distribute.get_replica_context()
+    replica = _replica()
     if replica.num_replicas_in_sync == 1:
         return value
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, value, options=_IN_PACKS)
@@ -228,7 +242,7 @@ def gather_replicas(value: tf.Tensor) -> tf.Tensor:
         [rows of all replicas, ...]; this replica's rows begin at
         `replica_offset(rows)`.
     """
-    replica = tf.distribute.get_replica_context()
+    replica = _replica()
     if replica.num_replicas_in_sync == 1:
         return value
     return replica.all_gather(value, axis=0)
@@ -240,7 +254,7 @@ def replica_offset(rows: tf.Tensor) -> tf.Tensor:
     Args:
         rows: this replica's number of rows, int32 [].
     """
-    replica = tf.distribute.get_replica_context()
+    replica = _replica()
     counts = gather_replicas(tf.reshape(rows, [1]))
     # A slice up to the replica's number has no static shape, which TPUs need.
     is_before = tf.range(tf.size(counts)) < replica.replica_id_in_sync_group

@@ -10,6 +10,7 @@ import numpy as np
 
 from cmlm.common import arrays, prompts
 from cmlm.encoders.sentences import check_sentences
+from cmlm.errors import shown
 from cmlm.mining import exact
 
 
@@ -163,7 +164,10 @@ class Comparing(abc.ABC):
             ValueError: `k` is below 1, or vectors have a wrong shape or a number that
                 is not finite.
         """
-        k = operator.index(k)
+        try:
+            k = operator.index(k)
+        except TypeError:
+            raise TypeError(f"k is {shown(k)}; allowed: an integer") from None
         if k < 1:
             raise ValueError(f"k is {k}; allowed: at least 1")
         _check_texts("queries", queries)
