@@ -527,7 +527,7 @@ def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
     write_prompts(folder, None)
     opening.open_weights(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
-    assert "has prompts and no default: 'Q: ' (query); texts" in warning
+    assert "has prompts and no default: 'Q: ' (query); a text" in warning
     caplog.clear()
     opening.open_weights(str(folder), Reading(prompts={}))
     assert warnings_of(caplog) == []

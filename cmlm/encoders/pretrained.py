@@ -214,10 +214,9 @@ def load_weights(
     stated = model.config.named_prompts
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
-            "%s has prompts and no default: %s; texts get none: if you need one, name "
-            "it by encode(prompt_name=) or --prompt_name; for a command without this "
-            "flag, first export the model with it (search and retrieval add their "
-            "prompts)",
+            "%s has prompts and no default: %s; a text gets one by name alone: "
+            "encode(prompt_name=), --prompt_name, or a signature of an export (search "
+            "and retrieval add theirs)",
             *(path, _listed(stated)),
         )
     if source.normalized:
