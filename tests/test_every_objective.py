@@ -138,6 +138,7 @@ class Case:
         configure(self.config, name, data)
         self.tokenizer = WordPiece(str(data / "vocab.txt"))
         run = experiment.ExperimentConfig()
+        run.model = toys.encoder_config()
         setattr(run.task, name, self.config)
         found = {name: self.config.load_data(str(data), True)}
         start = Start(Stage(run, str(data)), None)

@@ -227,7 +227,8 @@ def test_each_replica_leaves_out_padding_in_all_its_passes(two_replicas):
     @tf.function(autograph=False)
     def step(batches):
         def of_replica(batch):
-            return gradients(batch, 1.0, model.encoder.trainable_variables)[0][0]
+            scale = tf.constant(1.0)
+            return gradients(batch, scale, model.encoder.trainable_variables)[0][0]
 
         return two_replicas.run(of_replica, args=(batches,))
 
