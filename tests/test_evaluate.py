@@ -176,6 +176,21 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
         assert f"{np.mean(scores):.2f}" in page and "96.90" in page
 
 
+def test_command_scores_an_export(toy_export, tmp_path):
+    """An export states its components, here none."""
+    texts = ["the cat", "a dog ran", "far away", "the mat"]
+    rows = [f"{text}\tthe dog ran\t{score}" for score, text in enumerate(texts)]
+    write(tmp_path / "sts.tsv", "\n".join(rows) + "\n")
+    output = tmp_path / "report"
+    model = f"--model=export={toy_export.path}"
+    result = evaluate(model, f"--tasks=sts:{tmp_path}/sts.tsv", f"--output={output}")
+    assert result.returncode == 0, result.stderr
+    (found,) = json.loads((output / "results.json").read_text())["models"].items()
+    assert found[0] == "export" and found[1]["pcr"] is None
+    merged = evaluate(f"--merge={output}", f"--output={tmp_path / 'merged'}")
+    assert merged.returncode == 0, merged.stderr
+
+
 @pytest.mark.large
 def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     source = model_dirs.write(tmp_path / "model_dir")
