@@ -13,6 +13,7 @@ from texts import write
 
 from cmlm.encoders import components_file, opening
 from cmlm.evaluation import averages, classifier, results
+from export import saved_models
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -176,13 +177,17 @@ def test_averages_are_in_every_file_of_a_report(tmp_path, tatoeba):
         assert f"{np.mean(scores):.2f}" in page and "96.90" in page
 
 
-def test_command_scores_an_export(toy_export, tmp_path):
+def test_command_scores_an_export(tmp_path):
     """An export states its components, here none."""
+    trained = opening.open_weights(model_dirs.write(tmp_path / "model_dir"))
+    export = tmp_path / "export"
+    export.mkdir()
+    saved_models.write(trained, str(export), model_dirs.SEQ_LENGTH)
     texts = ["the cat", "a dog ran", "far away", "the mat"]
     rows = [f"{text}\tthe dog ran\t{score}" for score, text in enumerate(texts)]
     write(tmp_path / "sts.tsv", "\n".join(rows) + "\n")
     output = tmp_path / "report"
-    model = f"--model=export={toy_export.path}"
+    model = f"--model=export={export}"
     result = evaluate(model, f"--tasks=sts:{tmp_path}/sts.tsv", f"--output={output}")
     assert result.returncode == 0, result.stderr
     (found,) = json.loads((output / "results.json").read_text())["models"].items()
