@@ -261,8 +261,8 @@ def _take_positions(
     """
     if source.shape[0] < tokens:
         raise UserError(
-            f"{path} has {source.shape[0]} positions; allowed: at most as many tokens, "
-            f"where model.max_position_embeddings minus model.num_views is {tokens}"
+            "model.max_position_embeddings minus model.num_views is "
+            f"{tokens}; allowed: at most {source.shape[0]}, the positions of {path}"
         )
     table = weights.encoder_variables(encoder)[weights.POSITIONS]
     table.assign(tf.concat([source[:tokens], table[tokens:]], axis=0))

@@ -40,7 +40,7 @@ _SHAPE = (
     "prompt",
     "dimensions",
 )
-# The fields of them that a given value must agree with.
+# If the user sets one of these fields, the value must be that of the weights.
 _BINDING = (*encoder_config.SHAPE_FIELDS, "max_position_embeddings")
 
 
