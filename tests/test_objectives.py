@@ -204,6 +204,16 @@ def test_prompts_are_not_added_twice(name, tmp_path):
             lambda loss, metrics: (loss, {"loss": metrics["loss"]}),
             "mirror computes no metric accuracy, .*; allowed: .* loss, accuracy, ",
         ),
+        (
+            "nsp",
+            lambda loss, metrics: (tf.stop_gradient(loss), metrics),
+            "the loss of nsp does not depend on the weights; allowed: .* without tf.st",
+        ),
+        (
+            "mirror",
+            lambda loss, metrics: (tf.stop_gradient(loss), metrics),
+            "the loss of mirror does not depend on the (weights|sentence vectors); all",
+        ),
     ],
 )
 def test_what_an_objective_computes_wrongly_is_named(

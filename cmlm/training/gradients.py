@@ -80,7 +80,10 @@ class ReplicaGradients:
         with tf.GradientTape() as tape:
             loss, metrics = self._objective.compute(batch, training=True)
             scaled = self._scaled(loss, scale)
-        return _dense(tape, scaled, variables), self._rows(metrics)
+        gradients = tape.gradient(scaled, variables)
+        if all(gradient is None for gradient in gradients):
+            raise self._detached("weights")
+        return _dense(gradients, variables), self._rows(metrics)
 
     def _summed(self, batch, scale, variables):
         def add_micro_batch(i, gradients, metrics):
@@ -123,10 +126,9 @@ class ReplicaGradients:
             loss, metrics = objective.total_loss(vectors, batch)
             scaled = self._scaled(loss, scale)
         upstream, *gradients = tape.gradient(scaled, [vectors, *variables])
-        gradients = [
-            zeros if gradient is None else tf.convert_to_tensor(gradient)
-            for zeros, gradient in zip(_zeros(variables), gradients, strict=True)
-        ]
+        if upstream is None:
+            raise self._detached("sentence vectors")
+        gradients = _dense(gradients, variables)
         metrics = self._rows(metrics)
 
         self._model.replay_dropout(dropout)
@@ -181,6 +183,13 @@ class ReplicaGradients:
                 f"allowed: that of its divisor, {scale.shape}"
             )
         return tf.reduce_sum(loss * scale)
+
+    def _detached(self, inputs: str) -> ValueError:
+        return ValueError(
+            f"the loss of {self._objective.name} does not depend on the {inputs}; "
+            "allowed: a loss that TensorFlow can differentiate by them, without "
+            "tf.stop_gradient, argmax or numpy on the way"
+        )
 
     def _rows(self, metrics) -> tf.Tensor:
         keys = self._objective.train_metrics
@@ -251,9 +260,9 @@ def _add(gradient: tf.Tensor, more: tf.Tensor | tf.IndexedSlices | None) -> tf.T
     return gradient + more
 
 
-def _dense(tape, target, variables) -> list[tf.Tensor]:
-    gradients = tape.gradient(
-        target, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
+def _dense(gradients, variables) -> list[tf.Tensor]:
     # The gradient of the embedding table is sparse (lookups) plus dense (tied head).
-    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+    return [
+        zeros if gradient is None else tf.convert_to_tensor(gradient)
+        for zeros, gradient in zip(_zeros(variables), gradients, strict=True)
+    ]
