@@ -7,9 +7,9 @@ from scipy import optimize, special, stats
 from texts import write
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, perceptron, relatedness, run
+from cmlm.evaluation import catalogue, perceptron, public_sizes, relatedness, run
 from cmlm.evaluation.data_dir import DataDir, MissingData
-from cmlm.evaluation.tasks import senteval, senteval_files, sts, xeval
+from cmlm.evaluation.tasks import base, senteval, senteval_files, sts, xeval
 
 TASKS = {task.name: task for task in [*sts.TASKS, *senteval.TASKS]}
 
@@ -303,23 +303,59 @@ def test_sst_uses_the_validation_file(tmp_path):
 
 @pytest.mark.large
 def test_public_files_have_their_published_sizes(shared_data):
-    data_dir = str(shared_data / "eval")
-    sizes = {}
     # Not among the shared data.
     absent = {"cr", "subj", "sts17", "sts-ru"}
-    for name in TASKS.keys() - absent:
-        parts = read(name, data_dir).values()
-        sizes[name] = [
-            len(getattr(part, "texts", None) or part.first) for part in parts
-        ]
-    assert {name: sum(size) for name, size in sizes.items() if name[:3] == "sts"} == {
-        **{"sts12": 3108, "sts13": 1500, "sts14": 3750, "sts15": 3000, "sts16": 1186},
-        **{"stsb-dev": 1500, "stsb-test": 1379, "stsb-multilingual": 5 * 1379},
-        "stsb-trained": 5749 + 1500 + 1379,
+    tasks = catalogue.select(sorted(TASKS.keys() - absent))
+    found, failed = run.read(tasks, str(shared_data / "eval"))
+    assert not failed
+    for item in found:
+        assert item.task.other_sizes(item.data) == []
+        # Each size is known, so the check has compared it.
+        assert item.task.name in public_sizes.SIZES
+    sizes = {
+        item.task.name: [len(part) for part in item.data.values()] for item in found
     }
-    assert sizes["sst5"] == [8544, 1101, 2210]
-    assert sizes["sick-e"] == sizes["sick-r-trained"] == [4500, 500, 4927]
-    assert sizes["sick-r"] == [4927]
-    assert sizes["mr"] == [10662] and sizes["mpqa"] == [10606]
-    assert sizes["sst2"] == [67349, 872, 1821]
-    assert sizes["trec"] == [5452, 500] and sizes["mrpc"] == [4076, 1725]
+    assert sizes["stsb-multilingual"] == 5 * [1379] and sum(sizes["sts12"]) == 3108
+    assert sizes["sst5"] == [8544, 1101, 2210] and sizes["mr"] == [10662]
+
+
+# ----------------------------------------------------------------- other sizes
+
+
+@pytest.mark.parametrize(
+    "task, data, said",
+    [
+        ("trec", {"train": 5452, "test": 500}, []),
+        ("trec", {"train": 5000, "test": 500}, ["train: 5,000 examples; the public s"]),
+        ("sts13", {"FNWN": 189, "headlines": 750, "OnWN": 561}, []),
+        ("sts13", {"FNWN": 189, "headlines": 750}, ["939 examples; the public set ha"]),
+        ("stsb-multilingual-de", {"de": 1379}, []),
+        ("stsb-multilingual-de", {"de": 1378}, ["de: 1,378 examples; the public set "]),
+        ("stsb-multilingual", {"de": 7, "fr": 1379}, ["de: 7 examples; the public s"]),
+        ("sts:mine.tsv", {"mine.tsv": 7}, []),
+    ],
+)
+def test_a_copy_of_another_size_is_named(task, data, said):
+    data = {
+        part: base.Pairs([], [], np.zeros(size))
+        if task.startswith("sts")
+        else senteval_files.Examples([("a",)] * size, np.zeros(size))
+        for part, size in data.items()
+    }
+    (chosen,) = catalogue.select([task])
+    found = chosen.other_sizes(data)
+    assert [line[: len(text)] for line, text in zip(found, said, strict=True)] == said
+    # A reader of the report sees it.
+    assert set(found) <= set(chosen.remarks(data))
+
+
+def test_a_truncated_test_set_is_scored_with_a_warning(tmp_path, caplog):
+    rows = [f"main\tMSRpar\t2012\t{i}\t{i / 2}\ta b{i}\ta c" for i in range(5)]
+    text = "\n".join(rows) + "\n"
+    write(tmp_path / "STS" / "STSBenchmark" / "sts-test.csv", text)
+    found, failed = run.read(catalogue.select(["stsb-test"]), str(tmp_path))
+    assert [item.task.name for item in found] == ["stsb-test"] and not failed
+    assert caplog.messages == [
+        "stsb-test: 5 examples; the public set has 1,379, so do not compare the scores "
+        "with published ones"
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import re
 import time
@@ -24,6 +25,8 @@ from cmlm.evaluation.store import (
     VectorsOnDisk,
 )
 from cmlm.evaluation.tasks.base import Predictions, Task, Vectors
+
+logger = logging.getLogger(__name__)
 
 # `NAME=MODEL`; a name is not a path.
 _NAMED = re.compile(r"([^=:/\\]+)=(.+)")
@@ -132,10 +135,13 @@ def read(
     for task in tasks:
         source = DataDir(data_dir)
         try:
-            found.append(TaskData(task, task.read(source), source.checksums))
+            data = task.read(source)
         except UserError as error:
             failed[task.name] = reason(error)
         else:
+            found.append(TaskData(task, data, source.checksums))
+            for said in task.other_sizes(data):
+                logger.warning("%s: %s", task.name, said)
             for part, error in source.left_out.items():
                 failed[f"{task.name}-{part}"] = reason(error)
     return found, failed

@@ -91,6 +91,9 @@ class Pairs:
     gold: np.ndarray
     languages: tuple[str, str] = ("", "")
 
+    def __len__(self) -> int:
+        return len(self.gold)
+
     def sentences(self) -> list[str]:
         """The texts of all pairs."""
         return [*self.first, *self.second]
@@ -188,6 +191,10 @@ class Task(abc.ABC, Generic[Data]):
         Examples are a threshold that is tuned on the scored pairs, or the size of the
         training set.
         """
+        return self.other_sizes(data)
+
+    def other_sizes(self, data: Data) -> list[str]:
+        """See `public_sizes.differences`; empty by default."""
         return []
 
     def figures(self, data: Data, vectors: Vectors) -> dict[str, Any]:
@@ -227,11 +234,13 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
 
     def remarks(self, data: dict[str, Data]) -> list[str]:
         """What the mean is over; it depends on the files of --data_dir."""
+        sizes = super().remarks(data)
         # The name of a task on the user's files, which has a colon, names its one part.
         if self._only or (len(data) == 1 and ":" in self.name):
-            return []
+            return sizes
         few = len(data) <= _NAMED_PARTS
-        return [f"the mean is over {', '.join(data) if few else f'{len(data)} parts'}"]
+        parts = ", ".join(data) if few else f"{len(data)} parts"
+        return [f"the mean is over {parts}", *sizes]
 
     @abc.abstractmethod
     def find_parts(self, source: DataDir) -> Mapping[str, Any]:

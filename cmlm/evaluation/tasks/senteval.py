@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from cmlm.evaluation import classifier, metrics, relatedness
+from cmlm.evaluation import classifier, metrics, public_sizes, relatedness
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.senteval_files import Examples, Parts, Reader
@@ -56,6 +56,9 @@ class ClassificationTask(base.Task[Parts]):
         return itertools.chain.from_iterable(
             text for examples in data.values() for text in examples.texts
         )
+
+    def other_sizes(self, data: Parts) -> list[str]:
+        return public_sizes.differences(self.name, data)
 
     def score(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
         x, y = self._arrays(data, vectors)

@@ -40,6 +40,9 @@ class Examples:
     classes: Sequence[str] = dataclasses.field(default=(), kw_only=True)
     language: str = dataclasses.field(default="", kw_only=True)
 
+    def __len__(self) -> int:
+        return len(self.texts)
+
     def by_length(self) -> Examples:
         """The examples in the toolkit's order, on which the folds depend."""
         words = [tuple(text.split() for text in texts) for texts in self.texts]

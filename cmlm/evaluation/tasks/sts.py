@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from cmlm.common import language_names
-from cmlm.evaluation import metrics, parsing
+from cmlm.evaluation import metrics, parsing, public_sizes
 from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.base import Pairs
@@ -69,6 +69,9 @@ class StsTask(base.Task[dict[str, Pairs]]):
         for subset, part in parts.items():
             scores[f"spearman/{subset}"] = part["spearman"]
         return scores
+
+    def other_sizes(self, data: dict[str, Pairs]) -> list[str]:
+        return public_sizes.differences(self.name, data)
 
     def predictions(
         self, data: dict[str, Pairs], vectors: base.Vectors
@@ -153,6 +156,9 @@ class ScoredPairsTask(base.PartedTask[Pairs]):
     """Scored pairs in several languages (`de`) or language pairs (`en-de`)."""
 
     main_metric = "spearman"
+
+    def other_sizes(self, data: dict[str, Pairs]) -> list[str]:
+        return public_sizes.differences(self.part_of or self.name, data, each=True)
 
     def part_sentences(self, data: Pairs) -> Iterable[str]:
         return data.sentences()
