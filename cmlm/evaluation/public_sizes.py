@@ -33,6 +33,8 @@ SIZES: Mapping[str, int | Mapping[str, int]] = {
     "sick-r": 4_927,
     "stsb-multilingual": 1_379,
     "sts17": 250,
+    "simlex999": 999,
+    "wordsim353": 353,
 }
 
 
