@@ -188,10 +188,15 @@ def test_reports_of_earlier_versions_are_read(tmp_path):
     old = {
         "seeds": [1111],
         "tasks": {"mr": {**task, "sha256": {"a": "b"}}},
-        "models": {"m": {**model(mr=80.0), "figures": {}}},
+        "models": {"m": {**model(mr=80.0), "figures": {}, "pcr": None}},
     }
+    own = {"languages": ["de"]}
+    old["models"]["n"] = {**old["models"]["m"], "pcr": own}
     (tmp_path / "results.json").write_text(json.dumps(old))
     found = results.completed(*merging.unite([str(tmp_path)], {}))
+    # Nothing was removed: these exports have signatures that remove components.
+    assert [each["components"] for each in found["models"].values()] == [None, own]
+    assert not any("pcr" in each for each in found["models"].values())
     assert found["tasks"]["mr"]["classifier"] == "logistic"
     assert "Seeds: 1111." in report.markdown(found)
     (tmp_path / "a.json").write_text('{"seeds": {}}')

@@ -533,9 +533,6 @@ def test_a_component_removed_after_those_of_the_flag_is_named():
         # A task in whose languages nothing is removed.
         model["scores"]["pawsx"] |= {"language_probe_pcr": 40.0}
     assert tables.note_of_pcr(made) == ""
-    # Exports without and with components, whose evaluation had no --pcr.
-    first["pcr"], second["pcr"] = None, {"languages": ["de"]}
-    assert tables.note_of_pcr(made) == ""
     removed = {"sts12": ["de"], "tatoeba": ["de", "zh"]}
     made["models"] = {
         "plain": first,

@@ -133,6 +133,9 @@ def _read(path: str) -> dict[str, Any]:
         name: {**_OLDER, **of_task, **about} for name, about in report["tasks"].items()
     }
     for model in report["models"].values():
+        if "pcr" in model and "path" not in (model["pcr"] or {}):
+            # An export's own components had the name of those that --pcr removes.
+            model["components"] = model.pop("pcr")
         model["scores"] = {
             task: _renamed(scores) for task, scores in model["scores"].items()
         }

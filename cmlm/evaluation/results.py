@@ -63,8 +63,12 @@ def entry_of(
             has_role = role and hasattr(encoder, "for_role")
             view = encoder.for_role(role) if has_role else encoder
             cut += int((view.lengths(texts) > seq_length).sum())
+    about = dict(getattr(encoder, "info", {}))
+    if "pcr" in about:
+        # An export's signature, which no task reads: `pcr` is what --pcr removed.
+        about["components"] = about.pop("pcr")
     return {
-        **getattr(encoder, "info", {}),
+        **about,
         "seq_length": seq_length,
         **scored.as_dict(),
         "truncated_sentences": cut,

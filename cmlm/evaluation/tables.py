@@ -365,9 +365,7 @@ def note_of_pcr(results: Results) -> str:
     """Names the metrics that remove a component after --pcr; "" without one."""
     said: dict[str, list[str]] = {}
     for name, model in results["models"].items():
-        # An export without components has the entry null.
-        removed = (model.get("pcr") or {}).get("removed", {})
-        for task, languages in removed.items():
+        for task, languages in model.get("pcr", {}).get("removed", {}).items():
             own = {metric.partition("/")[0] for metric in model["scores"][task]}
             own = sorted(metric for metric in own if metric.endswith("_pcr"))
             if own:
