@@ -8,18 +8,17 @@ from pathlib import Path
 
 import model_dirs
 import numpy as np
+import oracles
 import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.data.corpus import Corpus
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.objectives import distill, losses
-from cmlm.objectives.distill import (
-    DistillBitextConfig,
-    DistillConfig,
-    DistillObjective,
-)
+from cmlm.objectives import Data, distill, losses
+from cmlm.objectives.distill import DistillConfig, DistillObjective
+from cmlm.objectives.distill_bitext import DistillBitextConfig, DistillBitextObjective
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training import alignment, inputs, teachers
@@ -398,6 +397,67 @@ def test_losses_against_numpy():
         np.mean((found - wanted) ** 2, axis=1),
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_translations_rank_each_other_beside_the_teacher(folder, weight):
+    """Both losses read the vectors of one batch; a repeated text is no negative."""
+    random = np.random.default_rng(0)
+    translations = [f"satz {n % 5} ." for n in range(300)]
+    pairs = zip(TEXTS, translations, strict=True)
+    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
+    config = DistillBitextConfig(weight=1.0, retrieval_weight=weight, margin=0.2)
+    config.scale, config.teacher = 7.0, settings(folder).teacher
+    config.train_data.input_path = f"{folder}/pairs.tsv"
+    config.train_data.global_batch_size, config.train_data.seq_length = 8, 16
+    found, tokenizer = taught(folder, objectives={"distill_bitext": config}, width=12)
+    objective = DistillBitextObjective(
+        "distill_bitext",
+        config,
+        toys.model(hidden_size=12, vocab_size=len(VOCABULARY)),
+        tokenizer=tokenizer,
+        data=found["distill_bitext"],
+    )
+    batch = next(iter(objective.train_dataset(tf.distribute.InputContext())))
+    own = random.normal(size=[8, 2, 12]).astype(np.float32)
+    loss, metrics = objective.embedding_loss(tf.constant(own), batch)
+    vectors = unit(own.astype(np.float64))
+    taught_vectors = batch["teacher_vectors"].numpy()
+    distances = 1 - np.sum(vectors * taught_vectors[:, np.newaxis], axis=2)
+    wanted = distances.sum()
+    assert {*objective.train_metrics} == {*metrics}
+    if weight:
+        source, target = (
+            batch[f"{side}_hash"].numpy() for side in ("source", "target")
+        )
+        equal = target[:, np.newaxis] == target
+        # The batch has repeated translations, and the texts of the teacher differ.
+        assert equal.sum() > 8 and len({*source}) == 8
+        both = [
+            oracles.additive_margin_softmax(*sides, np.arange(8), equal, 0.2, 7.0)
+            for sides in (
+                (vectors[:, 0], vectors[:, 1]),
+                (vectors[:, 1], vectors[:, 0]),
+            )
+        ]
+        # A sum over 16 texts and a sum over 8 pairs.
+        wanted += weight * 2 * np.sum(both)
+        np.testing.assert_allclose(metrics["retrieval_loss"][0], np.sum(both), 1e-4)
+        assert metrics["retrieval_loss"][1] == 8
+    else:
+        assert "source_hash" not in batch
+    np.testing.assert_allclose(loss, wanted, rtol=1e-4)
+    assert objective.divisor(batch) == 16 == metrics["loss"][1]
+
+
+def test_translations_that_rank_need_a_second_pair(folder):
+    (folder / "pairs.tsv").write_text("one\teins\n")
+    data = Data(Corpus({"": [f"{folder}/pairs.tsv"]}, {"": 1}))
+    config = DistillBitextConfig(weight=1.0)
+    config.check_data(data, None)
+    config.retrieval_weight = 0.1
+    with pytest.raises(UserError, match="has one example; allowed: at least two"):
+        config.check_data(data, None)
 
 
 # ------------------------------------------------------- the student's width

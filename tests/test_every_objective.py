@@ -44,6 +44,7 @@ SETTINGS = {
         **_TEACHER,
         "projection": "linear",
         "teacher_side": "target",
+        "retrieval_weight": 0.5,
     },
 }
 

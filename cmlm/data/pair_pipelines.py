@@ -120,25 +120,30 @@ def taught_pairs(
     feed: Feed,
     lookup: Callable[[tf.Tensor], tf.Tensor],
     taught_text: Callable[..., tf.Tensor],
+    ranked: bool = False,
 ) -> tf.data.Dataset:
     """Returns batches of bitext pairs with a teacher's vectors of one side.
 
     Args:
         feed, lookup: see `taught_texts`; the corpus is a bitext.
         taught_text: from source and target to the text that the teacher reads.
+        ranked: whether the texts of a batch rank each other. Its pairs are then drawn
+            at random, and have the hashes of `bitext_pairs`.
 
     Returns:
         The features of `taught_texts`, and `target_word_ids`, `target_mask`.
     """
+    side = features.side if ranked else features.tokens
 
     def to_features(_, source, target):
         return {
-            **features.tokens("source", source, feed),
-            **features.tokens("target", target, feed),
+            **side("source", source, feed),
+            **side("target", target, feed),
             "teacher_vectors": lookup(taught_text(source, target)),
         }
 
-    return batches(functools.partial(bitext.rows, columns=2), to_features, feed)
+    source = functools.partial(bitext.rows, columns=2)
+    return batches(source, to_features, feed, random=ranked)
 
 
 def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -43,11 +45,7 @@ class ContrastiveConfig(NestedConfig):
 
     def check_data(self, data: Data, model: EncoderConfig) -> None:
         super().check_data(data, model)
-        if sum(data.train.sizes.values()) < 2:
-            raise UserError(
-                f"{self.train_data.input_path} has one example; allowed: at least two, "
-                "because each ranks among the others"
-            )
+        require_two_examples(self.train_data.input_path, data)
 
 
 class ContrastiveObjective(NestedObjective):
@@ -84,10 +82,7 @@ class ContrastiveObjective(NestedObjective):
     sides = ("source", "target", "negative")
 
     def can_validate(self, examples):
-        # A text that ranks its partner alone always finds it.
-        examples = iter(examples)
-        first = set(next(examples, ())[:2])
-        return any(first.isdisjoint(example[:2]) for example in examples)
+        return has_a_negative(examples)
 
     def embed_side(self, batch, side, training, encoder=None):
         return self._scaled(super().embed_side(batch, side, training, encoder))
@@ -103,22 +98,7 @@ class ContrastiveObjective(NestedObjective):
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        excluded_sources = excluded_targets = pool.related()
-        candidates, absent = pool.all_targets, None
-        if "negative_hash" in batch:
-            candidates = tf.concat([candidates, pool.all_negatives], axis=0)
-            absent = tf.pad(pool.absent(), [[tf.shape(pool.all_targets)[0], 0]])
-            excluded_targets = tf.concat(
-                [excluded_targets, pool.equals_negative()], axis=1
-            )
-            excluded_targets |= absent
-        forward, metrics = rank(
-            self.config, pool.sources, candidates, pool.own, excluded_targets, absent
-        )
-        backward, reverse = rank(
-            self.config, pool.targets, pool.all_sources, pool.own, excluded_sources
-        )
-        return self.both_ways(forward + backward, metrics, reverse, batch)
+        return self.both_ways(*rank_pairs(self.config, pool), batch)
 
     def both_ways(
         self,
@@ -141,6 +121,25 @@ class ContrastiveObjective(NestedObjective):
             "reverse_accuracy": reverse["accuracy"],
             "loss": (loss, self.divisor(batch)),
         }
+
+
+def has_a_negative(examples: Iterable[tuple]) -> bool:
+    """Whether the first pair and some other one of the examples share no text.
+
+    A text that ranks its partner alone always finds it.
+    """
+    examples = iter(examples)
+    first = set(next(examples, ())[:2])
+    return any(first.isdisjoint(example[:2]) for example in examples)
+
+
+def require_two_examples(path: str, data: Data) -> None:
+    """Raises UserError if the training data at a path has only one example."""
+    if sum(data.train.sizes.values()) < 2:
+        raise UserError(
+            f"{path} has one example; allowed: at least two, because each ranks among "
+            "the others"
+        )
 
 
 class Pool:
@@ -178,6 +177,11 @@ class Pool:
         if cross_replica:
             self.own += distributed.replica_offset(rows)
 
+    @property
+    def has_negatives(self) -> bool:
+        """Whether the batch has hard negatives."""
+        return self._negatives is not None
+
     def related(self) -> tf.Tensor:
         """Bool [rows, all rows]: whether two pairs share a text."""
         pairs = self._gather(self._pairs)
@@ -203,8 +207,44 @@ def _halves(hashes: tf.Tensor) -> tf.Tensor:
     return tf.stack([tf.cast(hashes, tf.int32), tf.cast(high, tf.int32)], axis=-1)
 
 
+class Ranking(Protocol):
+    """Settings of a ranking, see `ContrastiveConfig`."""
+
+    margin: float
+    scale: float
+
+
+def rank_pairs(
+    config: Ranking, pool: Pool
+) -> tuple[tf.Tensor, dict[str, Metric], dict[str, Metric]]:
+    """Ranks all targets for the sources of a pool, and all sources for its targets.
+
+    Args:
+        config: the margin and the scale.
+        pool: vectors whose inner product is the similarity.
+
+    Returns:
+        The loss of each pair, both directions summed, float32 [n]; the metrics of the
+        sources as queries; and those of the targets as queries.
+    """
+    excluded_sources = excluded_targets = pool.related()
+    candidates, absent = pool.all_targets, None
+    if pool.has_negatives:
+        candidates = tf.concat([candidates, pool.all_negatives], axis=0)
+        absent = tf.pad(pool.absent(), [[tf.shape(pool.all_targets)[0], 0]])
+        excluded_targets = tf.concat([excluded_targets, pool.equals_negative()], axis=1)
+        excluded_targets |= absent
+    forward, metrics = rank(
+        config, pool.sources, candidates, pool.own, excluded_targets, absent
+    )
+    backward, reverse = rank(
+        config, pool.targets, pool.all_sources, pool.own, excluded_sources
+    )
+    return forward + backward, metrics, reverse
+
+
 def rank(
-    config: ContrastiveConfig,
+    config: Ranking,
     queries: tf.Tensor,
     candidates: tf.Tensor,
     positives: tf.Tensor,

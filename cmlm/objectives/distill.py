@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import distributed, fields
-from cmlm.data import bitext, pair_pipelines, streams
+from cmlm.data import pair_pipelines, streams
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
@@ -160,43 +160,6 @@ class DistillObjective(EmbeddingObjective):
     def _teach(self, vectors: tf.Tensor) -> tf.Tensor:
         """The teacher's vectors in the space of the student: float32 [n, width]."""
         return vectors if self._basis is None else tf.matmul(vectors, self._basis)
-
-
-@dataclasses.dataclass
-class DistillBitextConfig(DistillConfig):
-    """Both texts of a pair point in the direction of the teacher's vector of one.
-
-    Attributes:
-        teacher_side: the text that the teacher reads, `source` or `target`: the side in
-            the language that the teacher knows.
-    """
-
-    train_data: bitext.BitextDataConfig = dataclasses.field(
-        default_factory=bitext.BitextDataConfig
-    )
-    teacher_side: str = fields.one_of("source", EmbeddingObjective.sides)
-
-    def taught_text(self, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-        """Returns the side of a pair that the teacher reads."""
-        return source if self.teacher_side == "source" else target
-
-    def taught_texts(self, files):
-        return bitext.rows(streams.Portion(files), columns=2).map(self.taught_text)
-
-
-class DistillBitextObjective(DistillObjective):
-    """Makes a teacher of one language multilingual (Reimers & Gurevych, 2020).
-
-    https://arxiv.org/abs/2004.09813, section 2: for a pair (s, t) and the teacher M,
-    the student learns M(s) for s and for t.
-    """
-
-    config_class = DistillBitextConfig
-
-    def make_dataset(self, feed):
-        return pair_pipelines.taught_pairs(
-            feed, self._vectors.lookup, self.config.taught_text
-        )
 
 
 def word_of(token: str) -> str:
