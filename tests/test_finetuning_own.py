@@ -220,6 +220,13 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
         ("text\tlabel\nx\t\n", "line 2: no label"),
         ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),
         ("text\tscore\n", "has no examples"),
+        ("text\tlabel\tlabel\nx\ty\tz\n", "has 2 columns 'label'; allowed: one$"),
+        # Lines that end in carriage returns alone are one line.
+        (
+            "text\tlabel" + "\rx\ty" * 1000 + "\n",
+            r"'text', 'label\\rx', .* and 982 more; allowed: text, or",
+        ),
+        (f"text\t{'y' * 1000}\n", r"y\.\.\. .1,002 characters.; allowed: text, or"),
     ],
 )
 def test_a_file_of_another_form_is_named(tmp_path, text, said):
@@ -227,6 +234,15 @@ def test_a_file_of_another_form_is_named(tmp_path, text, said):
     path.write_text(text)
     with pytest.raises(UserError, match=said):
         labelled.find_task(str(path), dev=str(path))
+
+
+def test_an_unknown_label_is_named_beside_the_first_known_ones(tmp_path):
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("text\tlabel\n" + "".join(f"x\t{n:03}\n" for n in range(999)))
+    dev.write_text("text\tlabel\ny\tnone\n")
+    task = labelled.find_task(str(train), dev=str(dev))
+    with pytest.raises(UserError, match="'none'; allowed: 000, .*, 019 and 979 more$"):
+        list(task.read(str(dev)))
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def columns_of(
             wanted = f"one of {wanted}"
         wanted = wanted.replace("labels", f"labels (separated by {SEPARATOR})")
         raise UserError(
-            f"{path}, line 1 has the columns {', '.join(map(repr, names))}; allowed: "
-            f"text, or text1 and text2; and {wanted}{between}"
+            f"{parsing.in_words(names, path)}; allowed: text, or text1 and text2; and "
+            f"{wanted}{between}"
         )
     return texts[0], labels[0]
 
