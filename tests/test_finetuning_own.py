@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 import os
 import urllib.error
@@ -245,6 +246,34 @@ def test_an_unknown_label_is_named_beside_the_first_known_ones(tmp_path):
         list(task.read(str(dev)))
 
 
+def test_predictions_keep_texts_but_for_the_ends_of_cells(tmp_path):
+    """So a user finds the texts of a file in its predictions."""
+    path = tmp_path / "train.csv"
+    path.write_text(
+        'text,label\n"one  ""two""\nthree","a\tb"\nfour,"c\r\nd"\n', newline=""
+    )
+    task = labelled.find_task(str(path), dev=str(path))
+    indices = [row.index for row in task.read(str(path))]
+    file = io.StringIO()
+    task.write_predictions(file, indices, np.array([[9.0, -9.0], [-9.0, 9.0]]))
+    assert file.getvalue().splitlines() == [
+        "text\tlabel\tp(a b)\tp(c  d)",
+        'one  "two" three\ta b\t1.0000\t0.0000',
+        "four\tc  d\t0.0000\t1.0000",
+    ]
+
+
+def test_texts_to_score_on_that_are_trained_on_are_counted(tmp_path, caplog):
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("text1\ttext2\tlabel\nx\ty\ta\nx\tz\tb\n")
+    dev.write_text("text1\ttext2\tlabel\nx\ty\ta\nz\tx\tb\nw\tw\ta\n")
+    labelled.find_task(str(train), str(dev))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{dev} shares 1 of its 3 examples with {train}: the scores flatter the model"
+    )
+
+
 @pytest.mark.parametrize(
     "name, between", [("t.csv", "commas"), ("t.CSV.gz", "commas"), ("t.tsv", "tabs")]
 )
@@ -313,6 +342,7 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
             directory, task, source, settings, seeds, None, keep, str(work)
         )
         said = capsys.readouterr().err.splitlines()
+        assert "labels to train on: 'dog' 4, 'none' 4" in said
         _, answers = outcome.predictions[answer]
         kept = np.load(os.path.join(outcome.kept, "new.npy"))
         np.testing.assert_array_equal(kept, answers)
@@ -381,6 +411,8 @@ def test_what_belongs_to_ones_own_task_is_refused_elsewhere():
         catalogue.find_tasks(["rte"], dev="x")
     with pytest.raises(UserError, match="would both be predictions-new.tsv"):
         labelled.answers(["a/new.tsv", "b/new.csv"])
+    with pytest.raises(UserError, match="--predict is 'new.tsv,'; allowed: files, "):
+        labelled.answers(["new.tsv", ""])
     assert list(labelled.answers(["a/new", "b.c.tsv.gz"])) == [
         "predictions-new.tsv",
         "predictions-b.c.tsv",
