@@ -17,6 +17,7 @@ from sklearn import metrics
 
 from cmlm.encoders import locating, opening
 from cmlm.errors import UserError
+from cmlm.evaluation import labelled_files
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning import catalogue, finished, labelled, run, training
 from export import dev_server
@@ -244,6 +245,26 @@ def test_an_unknown_label_is_named_beside_the_first_known_ones(tmp_path):
     task = labelled.find_task(str(train), dev=str(dev))
     with pytest.raises(UserError, match="'none'; allowed: 000, .*, 019 and 979 more$"):
         list(task.read(str(dev)))
+
+
+@pytest.mark.parametrize(
+    "cell, warns",
+    [
+        ('"He said ""no"""', True),
+        ('"no"', False),
+        ('"no" and ""', False),
+        ('""', False),
+        ('a ""b""', False),
+    ],
+)
+def test_quoted_cells_of_a_tsv_give_a_warning(tmp_path, caplog, cell, warns):
+    """As text, their quotes would differ from the texts that a server reads."""
+    header, rows = "text\tlabel\n", f"{cell}\tb\n{cell}\tc\n"
+    (tmp_path / "train.tsv").write_text(f"{header}x\ta\n{rows}")
+    found = list(labelled_files.read(str(tmp_path / "train.tsv"), ["text"], "label"))
+    assert found[1][1] == (cell,)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warns and all("line 3 is quoted as in CSV" in s for s in said)
 
 
 def test_predictions_keep_texts_but_for_the_ends_of_cells(tmp_path):

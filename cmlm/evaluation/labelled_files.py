@@ -20,7 +20,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from cmlm.common import files
+from cmlm.common import files, once
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import parsing
@@ -86,13 +86,15 @@ def read(
 ) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yields where an example stands, its texts and its label ("" without one).
 
+    The first quoted cell of a `.tsv` gives a warning.
+
     Raises:
         UserError: a column is missing, a row is not CSV, or a text or label is empty.
     """
     names = _header(path)
     wanted = [*texts, column] if with_labels else list(texts)
     places = parsing.columns(names, wanted, path)
-    is_empty = True
+    is_empty, may_be_quoted = True, not parsing.is_csv(path)
     for number, cells in itertools.islice(_rows(path), 1, None):
         is_empty = False
         where = f"{path}, line {number}"
@@ -102,12 +104,26 @@ def read(
                 "in line 1"
             )
         values = [cells[place].strip() for place in places]
+        if may_be_quoted and any(map(_is_quoted, values)):
+            once.warn(
+                f"{where} is quoted as in CSV: in a .tsv, quotes are text; save the "
+                "table as .csv, which may have quotes"
+            )
+            may_be_quoted = False
         for name, value in zip(wanted, values, strict=True):
             if not value and name != "labels":
                 raise UserError(f"{where}: no {name}")
         yield where, tuple(values[: len(texts)]), values[-1] if with_labels else ""
     if is_empty:
         raise UserError(f"{path} has no examples")
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell is in quotes with its own quotes doubled, as programs write it."""
+    inside = cell[1:-1]
+    return (
+        f'"{inside}"' == cell and '""' in inside and '"' not in inside.replace('""', "")
+    )
 
 
 def names_of(labels: str) -> list[str]:
