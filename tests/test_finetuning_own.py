@@ -219,7 +219,7 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
         ("", "is empty; allowed: a line of names, then examples"),
         ("\n\n", "is empty; allowed: a line of names, then examples"),
         ("text\tlabel\nx\n", "line 2: 1 column; allowed: 2"),
-        ("text\tlabel\nx\t\n", "line 2: no label"),
+        ("text\tlabel\nx\t\n", "line 2: no label; allowed: one in each line"),
         ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),
         ("text\tscore\n", "has no examples"),
         ("text\tlabel\tlabel\nx\ty\tz\n", "has 2 columns 'label'; allowed: one$"),

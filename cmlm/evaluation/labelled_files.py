@@ -112,7 +112,7 @@ def read(
             may_be_quoted = False
         for name, value in zip(wanted, values, strict=True):
             if not value and name != "labels":
-                raise UserError(f"{where}: no {name}")
+                raise UserError(f"{where}: no {name}; allowed: one in each line")
         yield where, tuple(values[: len(texts)]), values[-1] if with_labels else ""
     if is_empty:
         raise UserError(f"{path} has no examples")
