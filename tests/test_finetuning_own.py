@@ -267,6 +267,18 @@ def test_quoted_cells_of_a_tsv_give_a_warning(tmp_path, caplog, cell, warns):
     assert len(said) == warns and all("line 3 is quoted as in CSV" in s for s in said)
 
 
+@pytest.mark.parametrize("name", ["new.tsv", "new.csv"])
+@pytest.mark.parametrize("blank, warns", [("\n", True), ("", False)])
+def test_blank_lines_between_texts_give_a_warning(tmp_path, caplog, name, blank, warns):
+    """Else a user who counts lines takes the next text's prediction."""
+    (tmp_path / name).write_text(f"text\nx\n{blank}y\n{blank}z\n\n")
+    path = str(tmp_path / name)
+    rows = labelled_files.read(path, ["text"], "label", with_labels=False)
+    assert [texts for _, texts, _ in rows] == [("x",), ("y",), ("z",)]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == warns * [f"{path} has blank lines, line 3 first: left out"]
+
+
 def test_predictions_keep_texts_but_for_the_ends_of_cells(tmp_path):
     """So a user finds the texts of a file in its predictions."""
     path = tmp_path / "train.csv"

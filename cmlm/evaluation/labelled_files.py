@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from cmlm.common import files, once
 from cmlm.common.counts import counted
@@ -31,16 +31,28 @@ SEPARATOR = "|"
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number and the cells of each line that is not empty."""
+    """Yields the number and the cells of each line that is not blank.
+
+    A blank line between others gives a warning: in a file of one column, it may stand
+    for an empty text, and the predictions then have fewer lines than the file.
+    """
+    blank = 0
     with files.open_text(path) as lines:
-        if parsing.is_csv(path):
-            for number, cells in parsing.csv_rows(path, lines):
-                if cells:
-                    yield number, cells
-            return
-        for number, line in enumerate(lines, 1):
-            if line.strip("\r\n"):
-                yield number, line.rstrip("\r\n").split("\t")
+        is_csv = parsing.is_csv(path)
+        for number, cells in parsing.csv_rows(path, lines) if is_csv else _split(lines):
+            if not cells:
+                blank = blank or number
+                continue
+            if blank:
+                once.warn(f"{path} has blank lines, line {blank} first: left out")
+            yield number, cells
+
+
+def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the cells of each line of a `.tsv`; [] for a blank one."""
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        yield number, line.split("\t") if line else []
 
 
 def _header(path: str) -> list[str]:
