@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class UserError(ValueError):
@@ -63,6 +63,12 @@ def did_you_mean(
     if isinstance(known, Mapping):
         near = [known[each] for each in near]
     return f"did you mean {' or '.join(near)}? " if near else ""
+
+
+def listed(texts: Sequence[str], most: int = 20) -> str:
+    """Returns the first of some texts for a message, and the number of the others."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
 
 
 def one_line(error: object, most: int = 200) -> str:

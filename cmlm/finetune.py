@@ -8,11 +8,12 @@
         --output=rte
     python -m cmlm.finetune --model=MODEL --task=glue --data_dir=glue --output=glue_dev
 
-Your files are .tsv or .csv. Their first line names the columns: `text`, or `text1` and
-`text2`; and `label` (a class), `labels` (any number of classes, separated by |) or
-`score` (a number). Without --dev, a tenth of the examples is held out. --output then
-has model/1, a SavedModel from strings to predictions, and a file for each of --predict.
-With such an output as --model and without --task, the command only predicts.
+Your files are .tsv without quoting, or .csv. Their first line names the columns:
+`text`, or `text1` and `text2`; and `label` (a class), `labels` (any number of classes,
+separated by |) or `score` (a number). Without --dev, a tenth of the examples is held
+out. --output then has model/1, a SavedModel from strings to predictions, and a file for
+each of --predict. With such an output as --model and without --task, the command only
+predicts.
 
 --data_dir holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv
 ...), in the folder itself or in its subfolder glue/. Tasks: cola sst2 mrpc qqp stsb
@@ -24,7 +25,8 @@ The command trains all weights. GLUE's tasks and your own files have a head over
 with both sentences of a pair in one sequence. The reviews have a head on
 [u, v, |u - v|, u * v], where u and v are the encoder's sentence vectors of title and
 text. The defaults are those of BERT and ULR: 3 epochs in batches of 32 (8 to 64 are
-usual), AdamW 3e-5.
+usual), AdamW 3e-5. A small encoder, or a file of few examples, needs a higher rate,
+such as 3e-4.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of
@@ -77,7 +79,11 @@ flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.
 flags.DEFINE_list("seeds", ["0"], "A list of seeds, such as 0,1,2; a run for each.")
 flags.DEFINE_integer("epochs", 3, "Passes over the training examples.")
 flags.DEFINE_integer("batch_size", 32, "Examples in a step.")
-flags.DEFINE_float("learning_rate", 3e-5, "AdamW's rate at the end of the warm-up.")
+flags.DEFINE_float(
+    "learning_rate",
+    3e-5,
+    "AdamW's rate after the warm-up. For a small encoder or few examples: 3e-4.",
+)
 flags.DEFINE_float(
     "warmup_share", 0.1, "The share of the steps in which the rate warms up."
 )

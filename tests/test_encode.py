@@ -383,6 +383,13 @@ def test_only_the_first_stage_of_stacking_has_untrained_weights(tmp_path):
     refuses(last, middle, f"{last}, alone or after best:")
 
 
+@pytest.mark.parametrize("folder", ["serving", "serving/1"])
+def test_the_graph_for_servers_has_no_weights_to_train(exported, folder):
+    opening.open_weights(str(exported))
+    with pytest.raises(UserError, match=f"{folder} is a graph for servers, "):
+        opening.open_weights(str(exported / folder))
+
+
 def test_what_cannot_be_opened_is_named(source, exported, tmp_path):
     cases = {
         str(tmp_path / "nothing"): "does not exist",

@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 import json
 import os
 import urllib.error
@@ -16,6 +17,7 @@ from sklearn import metrics
 
 from cmlm.encoders import locating, opening
 from cmlm.errors import UserError
+from cmlm.evaluation import labelled_files
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning import catalogue, finished, labelled, run, training
 from export import dev_server
@@ -217,9 +219,16 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
         ("", "is empty; allowed: a line of names, then examples"),
         ("\n\n", "is empty; allowed: a line of names, then examples"),
         ("text\tlabel\nx\n", "line 2: 1 column; allowed: 2"),
-        ("text\tlabel\nx\t\n", "line 2: no label"),
+        ("text\tlabel\nx\t\n", "line 2: no label; allowed: one in each line"),
         ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),
         ("text\tscore\n", "has no examples"),
+        ("text\tlabel\tlabel\nx\ty\tz\n", "has 2 columns 'label'; allowed: one$"),
+        # Lines that end in carriage returns alone are one line.
+        (
+            "text\tlabel" + "\rx\ty" * 1000 + "\n",
+            r"'text', 'label\\rx', .* and 982 more; allowed: text, or",
+        ),
+        (f"text\t{'y' * 1000}\n", r"y\.\.\. .1,002 characters.; allowed: text, or"),
     ],
 )
 def test_a_file_of_another_form_is_named(tmp_path, text, said):
@@ -227,6 +236,75 @@ def test_a_file_of_another_form_is_named(tmp_path, text, said):
     path.write_text(text)
     with pytest.raises(UserError, match=said):
         labelled.find_task(str(path), dev=str(path))
+
+
+def test_an_unknown_label_is_named_beside_the_first_known_ones(tmp_path):
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("text\tlabel\n" + "".join(f"x\t{n:03}\n" for n in range(999)))
+    dev.write_text("text\tlabel\ny\tnone\n")
+    task = labelled.find_task(str(train), dev=str(dev))
+    with pytest.raises(UserError, match="'none'; allowed: 000, .*, 019 and 979 more$"):
+        list(task.read(str(dev)))
+
+
+@pytest.mark.parametrize(
+    "cell, warns",
+    [
+        ('"He said ""no"""', True),
+        ('"no"', False),
+        ('"no" and ""', False),
+        ('""', False),
+        ('a ""b""', False),
+    ],
+)
+def test_quoted_cells_of_a_tsv_give_a_warning(tmp_path, caplog, cell, warns):
+    """As text, their quotes would differ from the texts that a server reads."""
+    header, rows = "text\tlabel\n", f"{cell}\tb\n{cell}\tc\n"
+    (tmp_path / "train.tsv").write_text(f"{header}x\ta\n{rows}")
+    found = list(labelled_files.read(str(tmp_path / "train.tsv"), ["text"], "label"))
+    assert found[1][1] == (cell,)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warns and all("line 3 is quoted as in CSV" in s for s in said)
+
+
+@pytest.mark.parametrize("name", ["new.tsv", "new.csv"])
+@pytest.mark.parametrize("blank, warns", [("\n", True), ("", False)])
+def test_blank_lines_between_texts_give_a_warning(tmp_path, caplog, name, blank, warns):
+    """Else a user who counts lines takes the next text's prediction."""
+    (tmp_path / name).write_text(f"text\nx\n{blank}y\n{blank}z\n\n")
+    path = str(tmp_path / name)
+    rows = labelled_files.read(path, ["text"], "label", with_labels=False)
+    assert [texts for _, texts, _ in rows] == [("x",), ("y",), ("z",)]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == warns * [f"{path} has blank lines, line 3 first: left out"]
+
+
+def test_predictions_keep_texts_but_for_the_ends_of_cells(tmp_path):
+    """So a user finds the texts of a file in its predictions."""
+    path = tmp_path / "train.csv"
+    path.write_text(
+        'text,label\n"one  ""two""\nthree","a\tb"\nfour,"c\r\nd"\n', newline=""
+    )
+    task = labelled.find_task(str(path), dev=str(path))
+    indices = [row.index for row in task.read(str(path))]
+    file = io.StringIO()
+    task.write_predictions(file, indices, np.array([[9.0, -9.0], [-9.0, 9.0]]))
+    assert file.getvalue().splitlines() == [
+        "text\tlabel\tp(a b)\tp(c  d)",
+        'one  "two" three\ta b\t1.0000\t0.0000',
+        "four\tc  d\t0.0000\t1.0000",
+    ]
+
+
+def test_texts_to_score_on_that_are_trained_on_are_counted(tmp_path, caplog):
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    train.write_text("text1\ttext2\tlabel\nx\ty\ta\nx\tz\tb\n")
+    dev.write_text("text1\ttext2\tlabel\nx\ty\ta\nz\tx\tb\nw\tw\ta\n")
+    labelled.find_task(str(train), str(dev))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{dev} shares 1 of its 3 examples with {train}: the scores flatter the model"
+    )
 
 
 @pytest.mark.parametrize(
@@ -297,6 +375,7 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
             directory, task, source, settings, seeds, None, keep, str(work)
         )
         said = capsys.readouterr().err.splitlines()
+        assert "labels to train on: 'dog' 4, 'none' 4" in said
         _, answers = outcome.predictions[answer]
         kept = np.load(os.path.join(outcome.kept, "new.npy"))
         np.testing.assert_array_equal(kept, answers)
@@ -365,6 +444,8 @@ def test_what_belongs_to_ones_own_task_is_refused_elsewhere():
         catalogue.find_tasks(["rte"], dev="x")
     with pytest.raises(UserError, match="would both be predictions-new.tsv"):
         labelled.answers(["a/new.tsv", "b/new.csv"])
+    with pytest.raises(UserError, match="--predict is 'new.tsv,'; allowed: files, "):
+        labelled.answers(["new.tsv", ""])
     assert list(labelled.answers(["a/new", "b.c.tsv.gz"])) == [
         "predictions-new.tsv",
         "predictions-b.c.tsv",

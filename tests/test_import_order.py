@@ -44,6 +44,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "locks",
         "machine",
         "numbered_tasks",
+        "once",
         "outputs",
         "own_files",
         "path_names",

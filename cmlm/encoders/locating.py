@@ -91,12 +91,19 @@ def find_foreign(model: str) -> foreign.Source | None:
     """Finds weights of another program, see `foreign.find`.
 
     Raises:
-        UserError: the folder holds no weights, or those of a tuned model.
+        UserError: the folder holds no weights, those of a tuned model, or a graph that
+            an export has for servers.
     """
     if find_tuned(model):
         raise UserError(
             f"{model} is a tuned model, which gives labels and not vectors; allowed: an"
             " encoder, or cmlm.finetune --predict=FILE without --task"
+        )
+    # An export itself has no versions, which its folder `serving` holds.
+    if _find_saved_model(model, folder=""):
+        raise UserError(
+            f"{model} is a graph for servers, without weights to train; allowed: the "
+            "export that holds it"
         )
     return foreign.find(model)
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from cmlm.common import files
+from cmlm.common import files, once
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.evaluation import parsing
@@ -31,16 +31,28 @@ SEPARATOR = "|"
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number and the cells of each line that is not empty."""
+    """Yields the number and the cells of each line that is not blank.
+
+    A blank line between others gives a warning: in a file of one column, it may stand
+    for an empty text, and the predictions then have fewer lines than the file.
+    """
+    blank = 0
     with files.open_text(path) as lines:
-        if parsing.is_csv(path):
-            for number, cells in parsing.csv_rows(path, lines):
-                if cells:
-                    yield number, cells
-            return
-        for number, line in enumerate(lines, 1):
-            if line.strip("\r\n"):
-                yield number, line.rstrip("\r\n").split("\t")
+        is_csv = parsing.is_csv(path)
+        for number, cells in parsing.csv_rows(path, lines) if is_csv else _split(lines):
+            if not cells:
+                blank = blank or number
+                continue
+            if blank:
+                once.warn(f"{path} has blank lines, line {blank} first: left out")
+            yield number, cells
+
+
+def _split(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the cells of each line of a `.tsv`; [] for a blank one."""
+    for number, line in enumerate(lines, 1):
+        line = line.rstrip("\r\n")
+        yield number, line.split("\t") if line else []
 
 
 def _header(path: str) -> list[str]:
@@ -75,8 +87,8 @@ def columns_of(
             wanted = f"one of {wanted}"
         wanted = wanted.replace("labels", f"labels (separated by {SEPARATOR})")
         raise UserError(
-            f"{path}, line 1 has the columns {', '.join(map(repr, names))}; allowed: "
-            f"text, or text1 and text2; and {wanted}{between}"
+            f"{parsing.in_words(names, path)}; allowed: text, or text1 and text2; and "
+            f"{wanted}{between}"
         )
     return texts[0], labels[0]
 
@@ -86,13 +98,15 @@ def read(
 ) -> Iterator[tuple[str, tuple[str, ...], str]]:
     """Yields where an example stands, its texts and its label ("" without one).
 
+    The first quoted cell of a `.tsv` gives a warning.
+
     Raises:
         UserError: a column is missing, a row is not CSV, or a text or label is empty.
     """
     names = _header(path)
     wanted = [*texts, column] if with_labels else list(texts)
     places = parsing.columns(names, wanted, path)
-    is_empty = True
+    is_empty, may_be_quoted = True, not parsing.is_csv(path)
     for number, cells in itertools.islice(_rows(path), 1, None):
         is_empty = False
         where = f"{path}, line {number}"
@@ -102,12 +116,26 @@ def read(
                 "in line 1"
             )
         values = [cells[place].strip() for place in places]
+        if may_be_quoted and any(map(_is_quoted, values)):
+            once.warn(
+                f"{where} is quoted as in CSV: in a .tsv, quotes are text; save the "
+                "table as .csv, which may have quotes"
+            )
+            may_be_quoted = False
         for name, value in zip(wanted, values, strict=True):
             if not value and name != "labels":
-                raise UserError(f"{where}: no {name}")
+                raise UserError(f"{where}: no {name}; allowed: one in each line")
         yield where, tuple(values[: len(texts)]), values[-1] if with_labels else ""
     if is_empty:
         raise UserError(f"{path} has no examples")
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell is in quotes with its own quotes doubled, as programs write it."""
+    inside = cell[1:-1]
+    return (
+        f'"{inside}"' == cell and '""' in inside and '"' not in inside.replace('""', "")
+    )
 
 
 def names_of(labels: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cmlm.common import path_names
 from cmlm.common.counts import counted
-from cmlm.errors import UserError
+from cmlm.errors import UserError, listed, shown
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -111,14 +111,23 @@ def columns(head: Sequence[str], names: Sequence[str], path: str) -> list[int]:
         The place of each name in `head`.
 
     Raises:
-        UserError: a name is missing.
+        UserError: a name is missing or occurs twice.
     """
     if not set(names) <= set(head):
-        found = ", ".join(map(repr, head)) or "none"
-        raise UserError(
-            f"{path}, line 1 has the columns {found}; allowed: {', '.join(names)}"
-        )
+        raise UserError(f"{in_words(head, path)}; allowed: {', '.join(names)}")
+    for name in names:
+        if head.count(name) > 1:
+            raise UserError(
+                f"{path}, line 1 has {counted(head.count(name), 'column')} {name!r}; "
+                "allowed: one"
+            )
     return [head.index(name) for name in names]
+
+
+def in_words(head: Sequence[str], path: str) -> str:
+    """Begins a message with the columns of a file's first line, which may be long."""
+    found = listed([shown(name) for name in head]) or "none"
+    return f"{path}, line 1 has the columns {found}"
 
 
 def check_line_counts(columns: Mapping[str, Sequence[str]]) -> None:
@@ -161,7 +170,7 @@ def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
         UserError: the label is unknown.
     """
     if text not in allowed:
-        raise UserError(f"{where}: label {text!r}; allowed: {', '.join(allowed)}")
+        raise UserError(f"{where}: label {shown(text)}; allowed: {listed([*allowed])}")
     return allowed[text]
 
 

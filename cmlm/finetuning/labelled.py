@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from cmlm.evaluation import labelled_files, metrics, parsing
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning.tasks import Row, Task
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "file:"
 # The metrics by the column of the label, see `labelled_files`.
 _FIGURES = {
@@ -32,6 +35,8 @@ _FIGURES = {
 _TRAIN, _DEV = "train", "dev"
 # Without a file to score, one example in this number is held out.
 _HOLD_OUT = 10
+# What would end a cell or a line of a file of predictions, which has no quoting.
+_ENDS = str.maketrans("\t\n\r", "   ")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,7 @@ class FileTask(Task):
             path, self.texts, self.column, with_labels
         ):
             value = self._parse(label, where) if with_labels else None
-            yield Row(texts, value, "\t".join(" ".join(text.split()) for text in texts))
+            yield Row(texts, value, "\t".join(text.translate(_ENDS) for text in texts))
 
     def _parse(self, label: str, where: str) -> float | tuple[float, ...]:
         if self.is_regression:
@@ -85,20 +90,22 @@ class FileTask(Task):
     ) -> None:
         """See `Task.write_predictions`.
 
-        A line has the texts, the prediction and the probability of each class.
+        A line has the texts, the prediction and the probability of each class. Tabs and
+        line breaks in texts and labels become spaces.
         """
         predicted = self.decide(logits)
         shares = self.probabilities(logits)
-        header = [*self.texts, self.column, *(f"p({name})" for name in self.labels)]
+        names = [name.translate(_ENDS) for name in self.labels]
+        header = [*self.texts, self.column, *(f"p({name})" for name in names)]
         file.write("\t".join(header) + "\n")
         for index, value, row in zip(indices, predicted, shares, strict=True):
             if self.is_regression:
                 text = f"{value:.6g}"
             elif self.is_several:
-                chosen = (self.labels[number] for number in np.flatnonzero(value))
+                chosen = (names[number] for number in np.flatnonzero(value))
                 text = labelled_files.SEPARATOR.join(chosen)
             else:
-                text = self.labels[int(value)]
+                text = names[int(value)]
             cells = [index, text, *(f"{share:.4f}" for share in row)]
             file.write("\t".join(cells) + "\n")
 
@@ -124,6 +131,7 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
     Raises:
         UserError: a file is missing or has another form.
     """
+    answered = answers(predict)
     for each in filter(None, (path, dev, *predict)):
         if not tf.io.gfile.exists(each):
             raise UserError(f"{each} does not exist; allowed: a .tsv or .csv file")
@@ -143,6 +151,14 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
             f"{path} has {counted(len(rows), 'example')}, and the tenth to score on "
             f"has {held_out}{needed}; allowed: more examples, or --dev=FILE"
         )
+    if dev:
+        known = {texts for _, texts, _ in rows}
+        scored = [each for _, each, _ in labelled_files.read(dev, texts, column)]
+        if repeated := sum(each in known for each in scored):
+            logger.warning(
+                "%s shares %s of its %s with %s: the scores flatter the model",
+                *(dev, f"{repeated:,}", counted(len(scored), "example"), path),
+            )
     return FileTask(
         name=f"{PREFIX}{path}",
         labels=names,
@@ -150,8 +166,8 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         train=_TRAIN,
         dev=(("", _DEV),),
         # A file may be read twice, with its labels and without them.
-        tests=tuple((name, name) for name in answers(predict)),
-        files={_TRAIN: path, _DEV: dev or path, **answers(predict)},
+        tests=tuple((name, name) for name in answered),
+        files={_TRAIN: path, _DEV: dev or path, **answered},
         holds_out=not dev,
         texts=texts,
         column=column,
@@ -201,10 +217,14 @@ def answers(paths: Sequence[str]) -> dict[str, str]:
     """The files to predict, by the name of the file of predictions.
 
     Raises:
-        UserError: two files would have predictions of one name.
+        UserError: a path is empty, or two files would have predictions of one name.
     """
     found: dict[str, str] = {}
     for path in paths:
+        if not path:
+            raise UserError(
+                f"--predict is {','.join(paths)!r}; allowed: files, comma-separated"
+            )
         stem, _ = os.path.splitext(path_names.unpacked(os.path.basename(path)))
         name = f"predictions-{stem}.tsv"
         if name in found:

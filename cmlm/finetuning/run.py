@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cmlm.common.counts import counted
 from cmlm.common.progress import ProgressLine
 from cmlm.encoders import fingerprints, opening
 from cmlm.encoders.opened_weights import (
@@ -19,7 +20,7 @@ from cmlm.encoders.opened_weights import (
     resolve_seq_length,
 )
 from cmlm.encoders.reading import Reading
-from cmlm.errors import UserError
+from cmlm.errors import UserError, listed, shown
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning import task_data, tasks, training
 from cmlm.finetuning.finished import Finished, best
@@ -137,13 +138,21 @@ def _tell_sizes(data: TaskData, limit: str) -> None:
         f"{data.task.name}: examples: {sizes}; {cut:,} of them cut at {limit}",
         file=sys.stderr,
     )
+    if data.task.labels:
+        counts = data.task.counts(data.train.labels)
+        told = [
+            f"{shown(label)} {count:,}"
+            for label, count in zip(data.task.labels, counts, strict=True)
+        ]
+        print(f"labels to train on: {listed(told)}", file=sys.stderr)
 
 
 def _tell_plan(
     model: str, settings: training.Settings, count: int, head: str, seeds: Sequence[int]
 ) -> None:
+    steps = counted(settings.steps(count), "step")
     print(
-        f"{model}: {settings.steps(count):,} steps of {settings.batch_size}, AdamW "
+        f"{model}: {steps} of {settings.batch_size}, AdamW "
         f"{settings.learning_rate:g}, head {head}, seeds {', '.join(map(str, seeds))}",
         file=sys.stderr,
     )

@@ -184,6 +184,16 @@ class Task:
                 heldout |= measure(part, name)
         return {**dev, **heldout, "score": float(np.mean(list(dev.values())))}
 
+    def counts(self, labels: np.ndarray) -> np.ndarray:
+        """The number of the examples with each label, int64 [labels].
+
+        Args:
+            labels: float [n], or [n, labels] for several labels.
+        """
+        if self.is_several:
+            return labels.sum(axis=0).astype(np.int64)
+        return np.bincount(labels.astype(np.int64), minlength=len(self.labels))
+
     def constant(self, labels: np.ndarray) -> np.ndarray:
         """The best constant prediction, from the training labels alone.
 
@@ -198,7 +208,7 @@ class Task:
             return labels.mean(axis=0) > 0.5
         if self.is_regression:
             return labels.mean()
-        return np.bincount(labels.astype(np.int64)).argmax()
+        return self.counts(labels).argmax()
 
     def decide(self, logits: np.ndarray) -> np.ndarray:
         """Makes predictions of the outputs of a head.

@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from cmlm import errors
 from cmlm.common import fields, shared_memory
 from cmlm.common.keras import building, undrawn
 from cmlm.errors import UserError, shown
@@ -299,6 +300,5 @@ def _check_array(
 
 def listed(names: list[str]) -> str:
     """Returns the first of some names, shortened, and the number of the others."""
-    first = [shown(name)[1:-1] if len(name) > 98 else name for name in names[:_LISTED]]
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(first) + more
+    short = [shown(name)[1:-1] if len(name) > 98 else name for name in names]
+    return errors.listed(short, _LISTED)
