@@ -15,6 +15,7 @@ adapt_pca  the same, with vectors that are not turned
 teacher    configs/distill_multilingual.flags without bitext retrieval
 bitext     the same without the teacher
 both       configs/distill_multilingual.flags as it is
+two        the same, with batches of its own for bitext retrieval
 
 The text of the arms above `teacher` is in sentences, one a line. Of each file of
 --train_data, at most --sentences sentences of 6 to 25 words take part, drawn at random,
@@ -56,6 +57,12 @@ claims.define_flags(["small"])
 
 FLAGS = flags.FLAGS
 
+_TEACHER_ALONE = "task.distill_bitext.retrieval_weight=0"
+# The objective `bitext` with the batches of the flagfile.
+_BITEXT = [
+    "task.bitext.similarity=cosine,task.bitext.scale=20",
+    "task.bitext.train_data.global_batch_size=256,task.bitext.train_data.seq_length=48",
+]
 ARMS = {
     "small": [],
     "layers": [],
@@ -63,9 +70,10 @@ ARMS = {
     "aligned": ["task.distill.projection=aligned"],
     "adapt": [],
     "adapt_pca": ["task.distill.projection=pca"],
-    "teacher": ["task.bitext.weight=0"],
-    "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1"],
+    "teacher": [_TEACHER_ALONE],
+    "bitext": ["task.distill_bitext.weight=0", "task.bitext.weight=1", *_BITEXT],
     "both": [],
+    "two": [_TEACHER_ALONE, "task.bitext.weight=0.03", *_BITEXT],
 }
 # The arms with English text, and their flagfiles.
 _ENGLISH = {
