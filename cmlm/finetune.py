@@ -25,8 +25,7 @@ The command trains all weights. GLUE's tasks and your own files have a head over
 with both sentences of a pair in one sequence. The reviews have a head on
 [u, v, |u - v|, u * v], where u and v are the encoder's sentence vectors of title and
 text. The defaults are those of BERT and ULR: 3 epochs in batches of 32 (8 to 64 are
-usual), AdamW 3e-5. A small encoder, or a file of few examples, needs a higher rate,
-such as 3e-4.
+usual), AdamW 3e-5. Your own file has more epochs if 3 of them are fewer than 500 steps.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of
@@ -77,12 +76,17 @@ flags.DEFINE_list(
 flags.DEFINE_string("output", None, "The folder to write; default: print only.")
 flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
 flags.DEFINE_list("seeds", ["0"], "A list of seeds, such as 0,1,2; a run for each.")
-flags.DEFINE_integer("epochs", 3, "Passes over the training examples.")
+flags.DEFINE_integer(
+    "epochs",
+    None,
+    "Passes over the training examples. Default: 3; for file:FILE, as many as make 500 "
+    "steps, from 3 to 30.",
+)
 flags.DEFINE_integer("batch_size", 32, "Examples in a step.")
 flags.DEFINE_float(
     "learning_rate",
     3e-5,
-    "AdamW's rate after the warm-up. For a small encoder or few examples: 3e-4.",
+    "AdamW's rate after the warm-up. A higher one needs fewer epochs.",
 )
 flags.DEFINE_float(
     "warmup_share", 0.1, "The share of the steps in which the rate warms up."
@@ -100,6 +104,8 @@ flags.DEFINE_integer(
 )
 
 FLAGS = flags.FLAGS
+# Without --epochs: those of BERT and ULR, and the least steps for one's own file.
+_EPOCHS, _LEAST_STEPS = 3, 500
 # The flags of a training.
 _OF_TRAINING = (
     "data_dir",
@@ -158,7 +164,7 @@ def main(_) -> None:
         if not os.path.isdir(FLAGS.data_dir):
             raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
     settings = training.Settings(
-        epochs=FLAGS.epochs,
+        epochs=_EPOCHS if FLAGS.epochs is None else FLAGS.epochs,
         batch_size=FLAGS.batch_size,
         learning_rate=FLAGS.learning_rate,
         warmup_share=FLAGS.warmup_share,
@@ -250,6 +256,7 @@ def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             FLAGS.seq_length,
             keep if directory else None,
             work,
+            0 if FLAGS.epochs else _LEAST_STEPS,
         )
         _print_table(outcome.rows)
         if not directory:

@@ -457,3 +457,33 @@ def test_a_prediction_alone_refuses_the_flags_of_a_training(flag):
     given = ("--model=tuned", "--predict=new.tsv", "--output=out", flag)
     done = commands.run("cmlm.finetune", *given)
     assert done.stderr == f"error: {flag} is given; allowed: with --task\n"
+
+
+@pytest.mark.parametrize(
+    "examples, least, epochs",
+    [
+        (100_000, 500, 3),
+        # 19 steps in an epoch: 26 epochs have 494.
+        (600, 500, 27),
+        (20, 500, 30),
+        (600, 0, 3),
+    ],
+)
+def test_a_small_file_has_more_epochs(examples, least, epochs):
+    settings = training.Settings(batch_size=32)
+    assert settings.with_least_steps(least, examples).epochs == epochs
+    many = training.Settings(epochs=40)
+    assert many.with_least_steps(least, examples) == many
+
+
+@pytest.mark.large
+def test_the_command_has_more_epochs_for_a_small_file(directory, tmp_path):
+    train = write(tmp_path / "train.tsv", marked(40), ("text", "label"))
+    for flags, steps in (((), 30), (("--epochs=2",), 2)):
+        found = commands.run(
+            "cmlm.finetune",
+            *(f"--model={directory}", f"--task=file:{train}", f"--dev={train}"),
+            *("--batch_size=64", *flags),
+        )
+        assert found.returncode == 0, found.stderr
+        assert f"model_dir: {steps} steps of 64," in found.stderr

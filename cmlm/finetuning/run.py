@@ -58,6 +58,7 @@ def finetune(
     seq_length: int | None,
     keep: Callable[..., None] | None = None,
     work_dir: str | None = None,
+    least_steps: int = 0,
 ) -> Outcome:
     """Fine-tunes an encoder once for each seed.
 
@@ -74,6 +75,7 @@ def finetune(
             `work_dir` to write to, or None.
         work_dir: the directory for the finished seeds of a stopped run, which this run
             continues; or None.
+        least_steps: see `Settings.with_least_steps`.
 
     Raises:
         UserError: the model or a file is missing or damaged, the model has too few
@@ -88,6 +90,7 @@ def finetune(
     data = task_data.read(task, source, opened, seq_length)
     _tell_sizes(data, describe_limit(opened, seq_length))
     about = {"path": model, **fingerprints.describe(opened, seq_length)}
+    settings = settings.with_least_steps(least_steps, len(data.train))
     start, tokenizer = training.Start(opened), opened.tokenizer
     # The fine-tuned models need the memory of the original.
     del opened

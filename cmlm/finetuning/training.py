@@ -24,6 +24,8 @@ from cmlm.modeling.model import SentenceModel
 
 # The name of the head among the parts of the model.
 HEAD = "head"
+# For a file of few examples.
+_MOST_EPOCHS = 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,19 @@ class Settings:
     warmup_share: float = fields.ranged(0.1, at_least=0, below=1)
     weight_decay: float = fields.ranged(0.01, at_least=0)
     dropout_rate: float = fields.ranged(0.1, at_least=0, below=1)
+
+    def with_least_steps(self, least: int, examples: int) -> Settings:
+        """The settings with as many epochs as make `least` steps, at most 30.
+
+        A new head hardly learns in few steps. More epochs stay as they are.
+
+        Args:
+            least: the least number of steps; 0 changes nothing.
+            examples: the number of training examples.
+        """
+        wanted = math.ceil(least / math.ceil(examples / self.batch_size))
+        epochs = max(self.epochs, min(wanted, _MOST_EPOCHS))
+        return dataclasses.replace(self, epochs=epochs)
 
     def steps(self, examples: int) -> int:
         """The number of steps of all passes over `examples` examples."""
