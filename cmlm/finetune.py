@@ -104,8 +104,8 @@ flags.DEFINE_integer(
 )
 
 FLAGS = flags.FLAGS
-# Without --epochs: those of BERT and ULR, and the least steps for one's own file.
-_EPOCHS, _LEAST_STEPS = 3, 500
+# Of a training on the user's own file without --epochs.
+_LEAST_STEPS = 500
 # The flags of a training.
 _OF_TRAINING = (
     "data_dir",
@@ -164,7 +164,7 @@ def main(_) -> None:
         if not os.path.isdir(FLAGS.data_dir):
             raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
     settings = training.Settings(
-        epochs=_EPOCHS if FLAGS.epochs is None else FLAGS.epochs,
+        epochs=training.Settings.epochs if FLAGS.epochs is None else FLAGS.epochs,
         batch_size=FLAGS.batch_size,
         learning_rate=FLAGS.learning_rate,
         warmup_share=FLAGS.warmup_share,
@@ -256,7 +256,7 @@ def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
             FLAGS.seq_length,
             keep if directory else None,
             work,
-            0 if FLAGS.epochs else _LEAST_STEPS,
+            least_steps=0 if FLAGS.epochs else _LEAST_STEPS,
         )
         _print_table(outcome.rows)
         if not directory:

@@ -97,7 +97,7 @@ class ReplicaGradients:
 
         _, gradients, metrics = self._for_each(
             add_micro_batch,
-            _zeros(variables),
+            [_zeros(variable) for variable in variables],
             tf.zeros([len(self._objective.train_metrics), 2]),
         )
         return gradients, metrics
@@ -238,16 +238,13 @@ def _joined(parts: tf.Tensor) -> tf.Tensor:
     return tf.reshape(parts, tf.concat([[-1], tf.shape(parts)[2:]], axis=0))
 
 
-def _zeros(variables) -> list[tf.Tensor]:
-    """Zeros in the shapes of the weights.
+def _zeros(variable: tf.Variable) -> tf.Tensor:
+    """Zeros in the shape of a weight.
 
     TensorFlow would make constants of tf.zeros, and hold as much memory as the weights
     take until the program ends. It computes this operation in every step.
     """
-    return [
-        tf.raw_ops.Empty(shape=variable.shape, dtype=variable.dtype, init=True)
-        for variable in variables
-    ]
+    return tf.raw_ops.Empty(shape=variable.shape, dtype=variable.dtype, init=True)
 
 
 def _add(gradient: tf.Tensor, more: tf.Tensor | tf.IndexedSlices | None) -> tf.Tensor:
@@ -263,6 +260,6 @@ def _add(gradient: tf.Tensor, more: tf.Tensor | tf.IndexedSlices | None) -> tf.T
 def _dense(gradients, variables) -> list[tf.Tensor]:
     # The gradient of the embedding table is sparse (lookups) plus dense (tied head).
     return [
-        zeros if gradient is None else tf.convert_to_tensor(gradient)
-        for zeros, gradient in zip(_zeros(variables), gradients, strict=True)
+        _zeros(variable) if gradient is None else tf.convert_to_tensor(gradient)
+        for variable, gradient in zip(variables, gradients, strict=True)
     ]
