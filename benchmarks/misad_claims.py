@@ -67,7 +67,8 @@ ARMS = {
     "misad": [f"{_WEIGHT}=1"],
     "misad_50": [f"{_WEIGHT}=50"],
     "spans_50": [f"{_WEIGHT}=50", "task.misad.candidates=spans"],
-    # The choice of n-grams costs most of a step, and masked LM on S does not read it.
+    # Without the choice by the model, which costs most of a step: masked LM here leaves
+    # out a random n-gram, and the loss of masked LM is not comparable with misad_paper.
     "mlm_paper": [*_PAPER, f"{_WEIGHT}=0", "task.misad.choice=random"],
     "misad_paper": [*_PAPER, f"{_WEIGHT}=1"],
     "misad_distance": _PAPER,

@@ -16,7 +16,7 @@ lists the commands: `fit` is `cmlm train`, and `score` is `cmlm evaluate`.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cmlm.common.forks import refuse as _refuse_fork
 from cmlm.common.versions import VERSION as __version__
@@ -171,8 +171,14 @@ def averages(scores: dict[str, dict[str, float]]) -> dict[str, float]:
     >>> cmlm.averages({"mr": {"accuracy": 80.0}, "cr": {"accuracy": 90.0}})
     {'senteval': 85.0, 'senteval/labse': 85.0}
     """
+    from cmlm.errors import UserError, shown
     from cmlm.evaluation import averages
 
+    parts = scores.values() if isinstance(scores, Mapping) else [None]
+    if not all(isinstance(part, Mapping) for part in parts):
+        raise UserError(
+            f"scores is {shown(scores)}; allowed: the scores of `cmlm.score`"
+        )
     return averages.of(scores)
 
 

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from cmlm.errors import shown
 
-# The rows of a request: a session computes them at once, in one batch.
+# The most rows of a request: its texts and vectors are in memory together.
 _MOST_ROWS = 1 << 16
 
 

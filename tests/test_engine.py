@@ -22,7 +22,16 @@ from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import optimization
 from cmlm.tokenization import rules
-from cmlm.training import agreement, building, checkpoints, engine, inputs, metrics_log
+from cmlm.training import (
+    agreement,
+    building,
+    checkpoints,
+    engine,
+    inputs,
+    metrics_log,
+    validation,
+    warm_start,
+)
 from cmlm.training.finite import NonFiniteError
 from cmlm.training.stages import Stage
 from cmlm.training.start import Start
@@ -257,6 +266,12 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     settings = finished.run.config.trainer.replace(train_steps=3)
     data = engine._data_of_best(finished.run)
     worse = {"cmlm/loss": finished.validation["cmlm/loss"] + 1}
+    objective = finished.run.trainer.objectives["cmlm"]
+    for setting, differs in (("weight", set()), ("skip", {"setting of the objective"})):
+        other = objective.config.replace(**{setting: 2})
+        changed = SimpleNamespace(config=other, data=objective.data)
+        after = validation.described(changed, finished.run.config.trainer)
+        assert {name for name in data if data[name] != after[name]} == differs
 
     def best(chosen_on):
         trainer = finished.run.trainer
@@ -735,6 +750,18 @@ def test_a_warm_start_keeps_to_the_vocabulary_of_its_weights(text, tmp_path):
         with pytest.raises(UserError, match="vocab.txt differs from .*/a/vocab.txt"):
             start("a", "d")
     assert not (tmp_path / "d" / "vocab.txt").exists()
+
+
+def test_the_run_of_a_checkpoint_is_its_own_folder(tmp_path):
+    run = tmp_path / "run"
+    (run / "best").mkdir(parents=True)
+    (run / "old").mkdir()
+    (run / model_dir.PARAMS).write_text("")
+    for path in ("", "/", "/ckpt-3", "/best", "/best/", "/best/ckpt-3"):
+        assert warm_start.own_run(f"{run}{path}") == str(run)
+    # Other weights that lie in the folder of a run are not the run's.
+    for path in ("/old", "/old/ckpt-3", "/old/best"):
+        assert warm_start.own_run(f"{run}{path}") is None
 
 
 @pytest.mark.large

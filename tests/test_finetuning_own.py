@@ -221,6 +221,7 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
         ("text\tlabel\nx\n", "line 2: 1 column; allowed: 2"),
         ("text\tlabel\nx\t\n", "line 2: no label; allowed: one in each line"),
         ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),
+        ("text\tscore\nx\t1e39\n", "score '1e39'; allowed: -3.4e.38 to 3.4e.38"),
         ("text\tscore\n", "has no examples"),
         ("text\tlabel\tlabel\nx\ty\tz\n", "has 2 columns 'label'; allowed: one$"),
         # Lines that end in carriage returns alone are one line.

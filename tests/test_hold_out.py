@@ -72,7 +72,7 @@ def test_batches_of_one_shape_hold_out_a_whole_batch(small, tmp_path, monkeypatc
     assert {batch["input_word_ids"].shape[0] for batch in batches} == {32}
 
 
-def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):
+def test_objectives_of_one_text_hold_out_the_same(small, tmp_path, caplog):
     values = {
         FRACTION: 0.005,
         "task.mlm.weight": 1,
@@ -84,6 +84,11 @@ def test_objectives_of_one_text_hold_out_the_same(small, tmp_path):
     task = build(small, tmp_path / "run", **values).config.task
     share = task.cmlm.train_data.hold_out_fraction
     assert task.mlm.train_data.hold_out_fraction == share > 0.005
+    assert "trains on text" not in caplog.text
+    # A share of 0 stays, and then masked LM reads what CMLM validates by.
+    values["task.mlm.train_data.hold_out_fraction"] = 0
+    build(small, tmp_path / "other", **values)
+    assert "mlm trains on text by which cmlm validates: " in caplog.text
 
 
 @pytest.mark.usefixtures("eager")

@@ -137,6 +137,28 @@ def test_statistics(tokenizer, whole_word):
         assert chi_square < 99 + 4 * np.sqrt(2 * 99)
 
 
+def test_words_are_masked_as_by_berts_loop(tokenizer):
+    """Words in the order of their scores, without those that no longer fit."""
+    rng = np.random.default_rng(4)
+    ids = make_rows([40] * 50, rng)
+    maskable, continues = ids >= 5, ids >= 5 + N_WORDS
+    score = rng.random(ids.shape).astype(np.float32)
+    budget = rng.integers(2, 12, len(ids)).astype(np.int32)
+    chosen = masking._choose_words(
+        *map(tf.constant, (maskable, score, continues, budget))
+    )
+    for row, found in enumerate(chosen.numpy()):
+        words = np.cumsum(~continues[row]) - 1
+        wanted, left = set(), budget[row]
+        for first in sorted(
+            set(words[maskable[row]]), key=lambda word: score[row, word]
+        ):
+            pieces = set(np.flatnonzero((words == first) & maskable[row]))
+            if len(pieces) <= left:
+                wanted, left = wanted | pieces, left - len(pieces)
+        assert set(np.flatnonzero(found)) == wanted
+
+
 def test_no_word_fits_then_a_part_of_the_first_is_masked(tokenizer):
     ids = np.array([[CLS, 5, 405, 406, 407, SEP]], np.int32)
     out = mask(ids, tokenizer, MaskingConfig(rate=0.3, whole_word=True))

@@ -409,6 +409,8 @@ def test_a_path_is_loaded_like_its_name(toy_export):
             lambda: cmlm.score("x", tasks=["sts", None]),
             r"tasks is \['sts', None\]; allowed: a str or a list of str",
         ),
+        (lambda: cmlm.averages([1]), r"scores is \[1\]; allowed: the scores of"),
+        (lambda: cmlm.averages({"mr": 1}), "scores is {'mr': 1}; allowed: the scores"),
     ],
 )
 def test_what_is_no_path_or_no_name_of_a_task_is_named(call, said):

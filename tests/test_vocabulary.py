@@ -159,6 +159,17 @@ def test_coverage_by_hand(tmp_path):
     assert found.known_characters == pytest.approx(30 / 33)
 
 
+def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
+    tokenizer = WordPiece(write(tmp_path / "v.txt", [*SPECIAL, "the", "cat"]))
+    texts = {"a.txt": "the cat\ndog\n", "b.txt": "", "pairs.tsv": "the\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    paths = {name: str(tmp_path / name) for name in texts}
+    files = {"en": [paths["a.txt"], paths["b.txt"]], "en-de": [paths["pairs.tsv"]]}
+    found = coverage.unknown_shares(tokenizer, files)
+    assert found == {"en": pytest.approx(1 / 4), "de": 0.0}
+
+
 def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
     model_dir = str(tmp_path / "model")
     config = VocabularyConfig(size=220)

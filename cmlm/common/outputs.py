@@ -66,7 +66,9 @@ def check(
         for name, path in given:
             _refuse_overlap(flag, output, name, path)
         for name, other in replaced.items():
-            if name != flag and _lies_in(_real(output), _real(other)):
+            if name != flag and _lies_in(
+                path_names.real(output), path_names.real(other)
+            ):
                 raise UserError(
                     f"{flag}={output} lies in {name}={other}; allowed: paths apart from"
                     " each other"
@@ -218,11 +220,6 @@ def _exists(path: str) -> bool:
         return False
 
 
-def _real(path: str) -> str:
-    """The path without links and relative parts; a remote path as it is."""
-    return os.path.realpath(path) if path_names.is_local(path) else path.rstrip("/")
-
-
 def _lies_in(path: str, directory: str) -> bool:
     """Whether a real path is a directory or lies in it, by their names."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
@@ -233,7 +230,7 @@ def _is_in(path: str, directory: str) -> bool:
 
     Links, hard links, mounts and file systems that ignore case are looked through.
     """
-    path, directory = _real(path), _real(directory)
+    path, directory = path_names.real(path), path_names.real(directory)
     if _lies_in(path, directory) or not path_names.is_local(directory):
         return _lies_in(path, directory)
     if not path_names.is_local(path) or not os.path.exists(directory):

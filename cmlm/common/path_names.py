@@ -39,6 +39,11 @@ def followed(path: str) -> str:
     return path
 
 
+def real(path: str) -> str:
+    """The path without links and relative parts; a remote path without a last slash."""
+    return os.path.realpath(path) if is_local(path) else path.rstrip("/")
+
+
 def temporary(path: str, kind: str = "tmp") -> str:
     """Returns a new name beside an output; `leftovers.tidy` knows such names.
 

@@ -1,7 +1,7 @@
 """The papers' experiments, by name: `--experiment=NAME`.
 
-A recipe holds every value that its paper states. Its docstring names the values that
-the paper leaves open, and gives our choices.
+A recipe holds every value that its paper states. docs/papers/ names the values that the
+paper leaves open, and our choices; docstrings name those that matter most.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def cmlm_multilingual() -> ExperimentConfig:
     As English CMLM, but with a cased vocabulary of 501,153. Bitext retrieval uses inner
     products, margin 0.3, batch 2048 and weight 0.2. Both objectives train from the
     start, for 2 M steps: this is S1 in the list of section 4.2. S2 and S3 have two
-    stages, of 1.5 M and 1 M steps.
+    stages, of 1.5 M and 1 M steps. (Section 4.4 and the caption of table 4 exchange the
+    names S1 and S2.)
 
     The exponent 0.3 is the paper's for the vocabulary (`vocabulary.sampling_exponent`).
     The paper does not say how data is sampled; we use the same exponent for it

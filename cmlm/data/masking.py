@@ -220,18 +220,22 @@ def _choose_words(
     Returns:
         bool [batch, length].
     """
-    word = tf.cumsum(tf.cast(~continues, tf.int32), axis=1) - 1
+    word = tf.maximum(tf.cumsum(tf.cast(~continues, tf.int32), axis=1) - 1, 0)
     # The pieces of a word share one score, so that a stable sort keeps them together.
-    score = tf.gather(score, tf.maximum(word, 0), batch_dims=1)
+    score = tf.gather(score, word, batch_dims=1)
     order = tf.argsort(tf.where(maskable, score, 2.0), axis=1, stable=True)
     rank = tf.argsort(order, axis=1)
     in_order = tf.gather(word, order, batch_dims=1)
     available = tf.gather(maskable, order, batch_dims=1)
-    same_word = in_order[:, :, tf.newaxis] == in_order[:, tf.newaxis, :]
-    word_length = tf.reduce_sum(tf.cast(same_word, tf.int32), axis=2)
-    word_rank = tf.reduce_sum(  # pieces of the same word up to this one
-        tf.cast(tf.linalg.band_part(same_word, -1, 0), tf.int32), axis=2
+    batch, length = tf.unstack(tf.shape(word))
+    numbers = in_order + length * tf.range(batch)[:, tf.newaxis]
+    places = tf.tile(tf.range(length)[tf.newaxis], [batch, 1])
+    lengths = tf.math.unsorted_segment_sum(
+        tf.ones_like(places), numbers, batch * length
     )
+    starts = tf.math.unsorted_segment_min(places, numbers, batch * length)
+    word_length = tf.gather(lengths, numbers)
+    word_rank = places - tf.gather(starts, numbers) + 1  # its pieces up to this one
 
     # A round takes the longest run of words that fits and excludes all words that no
     # longer fit. Repeated until no word fits, the rounds give the result of BERT's

@@ -117,8 +117,9 @@ class Writer:
         self._texts = _texts(directory)
         # Damage must not become part of the next checksums.
         _check(directory, max(self._texts.values(), default=0))
-        self._keys = self._load()
-        self._known = set(self._keys.tolist())
+        # The stored keys, then those of each batch.
+        self._keys = [self._load()]
+        self._known = set(self._keys[0].tolist())
 
     def __contains__(self, key: int) -> bool:
         return key in self._known
@@ -136,7 +137,7 @@ class Writer:
         ):
             with open(self._path(name), "ab", opener=own_files.opener) as file:
                 file.write(rows.tobytes())
-        self._keys = np.concatenate([self._keys, np.array(keys, np.int64)])
+        self._keys.append(np.array(keys, np.int64))
         self._known.update(keys)
 
     def finish(self, texts: Iterable[str]) -> TeacherVectors:
@@ -145,28 +146,29 @@ class Writer:
         Args:
             texts: the identities of the corpus.
         """
-        rows = len(self._keys)
+        keys = np.concatenate(self._keys)
+        rows = len(keys)
         sums = self._path(_checksums(rows))
         if rows not in self._texts.values() or not os.path.exists(sums):
-            self._write_computed()
+            self._write_computed(keys)
             names = (_KEYS, _VECTORS, *_computed(rows))
             checksums.write(self._directory, names, sums)
         _note(self._directory, texts, rows)
         return _finished(self._directory, rows, self._dim)
 
-    def _write_computed(self) -> None:
-        names, order = _computed(len(self._keys)), np.argsort(self._keys, kind="stable")
+    def _write_computed(self, keys: np.ndarray) -> None:
+        names, order = _computed(len(keys)), np.argsort(keys, kind="stable")
         for name, values in (
-            (names.keys, self._keys[order].astype("<i8")),
+            (names.keys, keys[order].astype("<i8")),
             (names.rows, order.astype("<i8")),
-            (names.directions, self._directions().astype("<f4")),
+            (names.directions, self._directions(len(keys)).astype("<f4")),
         ):
             with files.atomic_file(self._path(name)) as temporary:
                 values.tofile(temporary)
 
-    def _directions(self) -> np.ndarray:
+    def _directions(self, rows: int) -> np.ndarray:
         """Computes `TeacherVectors.directions`."""
-        shape = (len(self._keys), self._dim)
+        shape = (rows, self._dim)
         vectors = np.memmap(self._path(_VECTORS), "<f2", "r", shape=shape)
         total = np.zeros([self._dim, self._dim])
         for start in range(0, len(vectors), _ROWS_AT_ONCE):

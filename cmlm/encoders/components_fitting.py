@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import arrays, files, progress
+from cmlm.common import arrays, files, progress, utf8
 from cmlm.common.components import LanguageComponents, SecondMoment
 from cmlm.encoders import vector_files
 from cmlm.errors import UserError
@@ -72,7 +72,7 @@ def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
     """Yields vectors of at most `limit` non-empty lines, a window at a time."""
     with progress.bar(None) as bar:
         for lines in files.windows(paths):
-            lines = [line for line in lines if line.strip()][:limit]
+            lines = [line for line in lines if line.strip(utf8.BLANK)][:limit]
             limit -= len(lines)
             yield encoder.encode(lines, progress=False)
             bar.update(len(lines))

@@ -110,6 +110,7 @@ def find_foreign(model: str) -> foreign.Source | None:
 
 def run_of(checkpoint: str) -> str:
     """The model_dir of a checkpoint in it or in its folder `best`."""
+    checkpoint = checkpoint.rstrip("/")
     is_folder = tf.io.gfile.isdir(checkpoint)
     directory = checkpoint if is_folder else os.path.dirname(checkpoint)
     if os.path.basename(directory) == model_dir.BEST:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cmlm.common import arrays
+from cmlm.common import arrays, utf8
 
 
 class NearestLines:
@@ -34,7 +34,7 @@ class NearestLines:
             vectors: float32 [len(lines), dim].
         """
         first = {line: row for row, line in reversed(list(enumerate(lines)))}
-        rows = [row for line, row in first.items() if line.strip()]
+        rows = [row for line, row in first.items() if line.strip(utf8.BLANK)]
         cosines = self._queries @ arrays.unit_length(vectors[rows]).T
         for query, scores in enumerate(cosines):
             best = np.argsort(-scores, kind="stable")[: self._count]

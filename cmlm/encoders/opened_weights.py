@@ -54,8 +54,8 @@ class OpenedWeights:
 
     @property
     def step(self) -> int:
-        """The step in the name of the checkpoint; 0 without one."""
-        found = re.search(r"-(\d+)$", self.checkpoint)
+        """The step in the name of the checkpoint; 0 for weights without one."""
+        found = re.search(r"ckpt-(\d+)$", self.checkpoint)
         return int(found.group(1)) if found else 0
 
 

@@ -297,7 +297,7 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     precision = reading.precision or _trained_in(pair[0].config)
     graphs = [_lean_graph(opened, seq_length, precision) for opened in pair]
     info = {**describe(pair[0], seq_length), "precision": precision}
-    prints = "".join(fingerprint(opened) for opened in pair)
+    prints = info["fingerprint"] + fingerprint(pair[1])
     info["fingerprint"] = hashlib.sha256(prints.encode()).hexdigest()
     for key in (prompts.PLAIN, "prompts"):
         info.pop(key, None)

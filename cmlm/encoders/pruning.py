@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, path_names
 from cmlm.encoders import locating, model_dir, opening, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, pruning, restoring
@@ -85,7 +85,7 @@ def prune(
         raise UserError(
             f"--prune_model={model}; allowed: {foreign.ACCEPTED}, or best:MODEL_DIR"
         )
-    if os.path.realpath(place.path) == os.path.realpath(output):
+    if path_names.real(place.path) == path_names.real(output):
         raise UserError(f"--output={output} is the model itself; allowed: another path")
     source = None if place.kind == "run" else locating.find_foreign(model)
     if source is not None:

@@ -20,6 +20,8 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from cmlm.common import files, once
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
@@ -28,6 +30,8 @@ from cmlm.evaluation import parsing
 TEXTS = (("text",), ("text1", "text2"))
 LABELS = ("label", "labels", "score")
 SEPARATOR = "|"
+# Training computes in float32.
+_MOST_SCORE = float(np.finfo(np.float32).max)
 
 
 def _rows(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -144,5 +148,10 @@ def names_of(labels: str) -> list[str]:
 
 
 def number_of(text: str, where: str) -> float:
-    """Reads a score; raises UserError if it is not a finite number."""
-    return parsing.parse_score(text, -math.inf, math.inf, where)
+    """Reads a score; raises UserError if it is not a number of float32."""
+    score = parsing.parse_score(text, -math.inf, math.inf, where)
+    if abs(score) > _MOST_SCORE:
+        raise UserError(
+            f"{where}: score {text!r}; allowed: -{_MOST_SCORE:.2g} to {_MOST_SCORE:.2g}"
+        )
+    return score

@@ -93,7 +93,11 @@ def markdown(table: tables.Table) -> str:
 def markdown_lines(lines: list[list[str]]) -> str:
     """A Markdown table of cells; the first line holds the titles of the columns."""
     rule = ["---", *["---:"] * (len(lines[0]) - 1)]
-    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    # As it is, `<` in a model's name would begin an HTML tag.
+    cells = [
+        [html.escape(cell, quote=False).replace("|", "\\|") for cell in line]
+        for line in lines
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in (cells[0], rule, *cells[1:]))
 
 

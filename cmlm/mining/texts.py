@@ -41,7 +41,7 @@ def read_lines(paths: Sequence[str]) -> Iterator[str]:
         count = cells = 0
         with files.open_text(path) as lines:
             for line in lines:
-                line = line.strip()
+                line = line.strip(utf8.BLANK)
                 if line:
                     count += 1
                     cells += "\t" in line

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmlm.common import choices, fields
+from cmlm.common import choices, fields, utf8
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import line_files, ngram_files, streams
@@ -333,7 +333,8 @@ def check_names(paths: list[str]) -> None:
 
 def _sentence(line: str) -> str:
     """What the training reads of a line, without a character that it would cut."""
-    return line.encode()[: streams.MAX_SENTENCE_BYTES].decode(errors="ignore").strip()
+    kept = line.encode()[: streams.MAX_SENTENCE_BYTES].decode(errors="ignore")
+    return kept.strip(utf8.BLANK)
 
 
 def _documents(paths: list[str], units: Units) -> Iterator[_Document]:

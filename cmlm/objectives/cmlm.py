@@ -24,8 +24,8 @@ class CmlmConfig(MaskedTextConfig):
     Attributes:
         skip: whether the head sees, at each masked position, all projected vectors
             beside the output (the ablation `skip` of section 5.1).
-        passages: whether s1 and s2 are consecutive passages of a document, each filled
-            with sentences up to `seq_length`, instead of consecutive sentences. The
+        passages: whether s1 and s2 are consecutive passages of a document, of about
+            `seq_length` tokens each, instead of consecutive sentences. The
             numbers of the paper (256 tokens, 80 of them masked; section 3 and appendix
             B) need passages; the abstract speaks of adjacent sentences.
     """

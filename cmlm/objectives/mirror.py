@@ -31,7 +31,8 @@ class MirrorConfig(ContrastiveConfig):
         span: the span that is masked in one of the two views.
         form: whether the denominator has the positive: `released`, as in the released
             code; `paper`, the negatives only, as equation 1 prints.
-        mask_rate: share of the tokens that are masked in addition, in both views.
+        mask_rate: share of the tokens that are masked in addition, in both views; the
+            paper's recipes have 0.
         controlled_dropout: whether both views share one dropout mask, an ablation of
             the paper (table 8): the views then differ by masking only.
     """

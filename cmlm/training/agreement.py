@@ -188,7 +188,7 @@ def begun_start(
     if begun is None:
         return now
     before = begun.init_checkpoint
-    if not now or (before and _same_path(before, now)):
+    if not now or (before and path_names.real(before) == path_names.real(now)):
         return before
     started, allowed = "without --init_checkpoint", "no --init_checkpoint"
     if before:
@@ -213,7 +213,7 @@ def _refuse_other_teacher(start: Start) -> None:
     for name, objective in start.config.task.enabled().items():
         now = getattr(objective, "teacher", None)
         before = getattr(objectives.get(name), "teacher", None)
-        if now and before and not _same_path(before, now):
+        if now and before and path_names.real(before) != path_names.real(now):
             raise UserError(
                 f"--teacher is {now}, and the run in --model_dir={start.directory} has"
                 f" all of its {steps:,} steps; allowed: {before}, a larger"
@@ -332,13 +332,6 @@ def log_other_rate(
             before,
             now,
         )
-
-
-def _same_path(a: str, b: str) -> bool:
-    """Whether two paths lead to one place; links and relative parts count for that."""
-    if path_names.is_local(a) and path_names.is_local(b):
-        return os.path.realpath(a) == os.path.realpath(b)
-    return a.rstrip("/") == b.rstrip("/")
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -145,7 +145,7 @@ def _owes_validation(run: Run) -> bool:
     """Whether the run was stopped after a checkpoint, but before its validation."""
     settings, step = run.config.trainer, run.trainer.step
     is_due = step % settings.validation_interval == 0 or step == settings.train_steps
-    if not (step and is_due):
+    if not (step and is_due and run.config.has_validation):
         return False
     return workers.on_chief(
         run.strategy, lambda: not metrics_log.has_validation(run.directory, step)

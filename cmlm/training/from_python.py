@@ -97,7 +97,9 @@ def _start(command: list[str]) -> subprocess.Popen:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            # Native libraries may write other bytes, such as those of a path.
+            errors="replace",
         )
     except OSError as error:
         if error.errno != errno.E2BIG:

@@ -29,9 +29,9 @@ def ensure(
 
     Blocks of lines are held out by a hash, so a small share of a small text may be
     empty. The share doubles until each objective can validate by it, for all objectives
-    of one text alike: an objective must not train on what another one validates by.
-    Every objective keeps training examples. A resumed run finds the same share. The log
-    names an objective that cannot validate, as a warning unless its share is 0.
+    of one text alike. Every objective keeps training examples. A resumed run finds the
+    same share. The log names an objective that cannot validate, as a warning unless its
+    share is 0, and one that trains on the held-out text of another objective.
 
     Args:
         objectives: the objectives by name; the shares of their configurations, which
@@ -43,6 +43,7 @@ def ensure(
     def decide() -> dict[str, float]:
         for group in _by_text(objectives.values()):
             _widen(group)
+            _warn_of_overlap(group)
         return {name: each.hold_out_fraction for name, each in settings.items()}
 
     for name, share in workers.on_chief(strategy, decide).items():
@@ -77,6 +78,25 @@ def _widen(group: list[Objective]) -> None:
             ", ".join(without),
             group[0].config.validation_setting(without[0]),
             without[0],
+        )
+
+
+def _warn_of_overlap(group: list[Objective]) -> None:
+    """Names an objective that trains on text by which another one validates.
+
+    A share holds out the first blocks of one order, so a larger share contains a
+    smaller one.
+    """
+    shares = {each.name: each.config.train_data.hold_out_fraction for each in group}
+    least, most = min(shares, key=shares.get), max(shares, key=shares.get)
+    if shares[least] < shares[most]:
+        logger.warning(
+            "%s trains on text by which %s validates: their train_data."
+            "hold_out_fraction are %g and %g; equal shares keep the validation clean",
+            least,
+            most,
+            shares[least],
+            shares[most],
         )
 
 

@@ -13,10 +13,14 @@ import tensorflow as tf
 from cmlm.common import checksums, distributed, iterators
 from cmlm.config import experiment
 from cmlm.data import corpus
-from cmlm.objectives import EmbeddingObjective, Objective
+from cmlm.objectives import EmbeddingObjective, Objective, ObjectiveConfig
 from cmlm.training.totals import add_totals, means
 
 logger = logging.getLogger(__name__)
+
+# The settings of an objective on which the values of its metrics do not depend; the
+# examples are described apart.
+_NOT_OF_LOSS = ("weight", "start_step", "end_step", "train_data", "validation_data")
 
 
 class Validator:
@@ -195,9 +199,12 @@ class Validator:
 def described(
     objective: Objective, settings: experiment.TrainerConfig
 ) -> dict[str, Any]:
-    """Describes the examples of a validation, in plain values by name."""
+    """Describes the examples and the loss of a validation, in plain values by name."""
     data, own = objective.config.train_data, objective.data.validation
     return {
+        "setting of the objective": checksums.of_values(
+            _of_loss(objective.config), sort_keys=True
+        ),
         "text": checksums.of_values(
             corpus.listing((own or objective.data.train).files)
         ),
@@ -206,6 +213,19 @@ def described(
         "global_batch_size": data.global_batch_size,
         "validation_steps": settings.validation_steps,
         "validation_examples": settings.validation_examples,
+    }
+
+
+def _of_loss(config: ObjectiveConfig) -> dict[str, Any]:
+    """The settings on which the values of a validation depend, besides the data.
+
+    A setting with its default does not occur: a later version may add others.
+    """
+    default = type(config)().as_dict()
+    return {
+        name: value
+        for name, value in config.as_dict().items()
+        if name not in _NOT_OF_LOSS and value != default[name]
     }
 
 

@@ -6,15 +6,12 @@ import atexit
 import contextlib
 import dataclasses
 import logging
-import os
 from collections.abc import Collection, Sequence
-
-import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.common.counts import counted
 from cmlm.config import experiment
-from cmlm.encoders import model_dir, pretrained
+from cmlm.encoders import locating, model_dir, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder_config, foreign
 from cmlm.tokenization import rules, vocabulary_file
@@ -258,11 +255,9 @@ def _with_layers(
 
 
 def own_run(path: str) -> str | None:
-    """The model_dir of a path: the path itself, or one or two folders above it."""
-    for folder in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        if tf.io.gfile.exists(os.path.join(folder, model_dir.PARAMS)):
-            return folder
-    return None
+    """The model_dir that a path is, or whose checkpoint it is; None for other paths."""
+    folder = locating.run_of(path)
+    return folder if model_dir.is_model_dir(folder) else None
 
 
 def vocabulary_settings(

@@ -81,7 +81,9 @@ def unknown_shares(
             with files_lib.open_text(path) as stream:
                 lines = list(itertools.islice(stream, -(-_LINES // len(some))))
             for name, column in _by_language(language, path, lines):
-                tokens = tokenizer.tokenize(tf.constant(column)).flat_values.numpy()
+                # An empty file has no line to tell the type.
+                texts = tf.constant(column, tf.string)
+                tokens = tokenizer.tokenize(texts).flat_values.numpy()
                 counts[name] += (np.sum(tokens == tokenizer.unk_id), len(tokens))
     return {
         language: float(unknown / max(total, 1))

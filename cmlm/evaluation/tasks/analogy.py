@@ -4,7 +4,7 @@
 with the candidate nearest to b - a + c.
 
 The universal analogy set (ULR: Li and Zhao, 2021, https://arxiv.org/abs/2105.14478,
-section 6.1, table 2) asks with words, phrases and sentences. Each question lists its
+section 5.1.1, table 2) asks with words, phrases and sentences. Each question lists its
 own candidates: the right answer in the fourth column, wrong answers in the later
 columns. In Google's analogies (Mikolov et al., 2013) the candidates are all words of
 the file except a, b and c.

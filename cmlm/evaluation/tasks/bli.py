@@ -9,7 +9,7 @@ test), about 6,000 words, so scores are higher.
 
 `accuracy` compares vectors without a mapping; it suits one model of both languages.
 `accuracy_mapped` first learns an orthogonal mapping on the training dictionary. That is
-the mapping-based set-up of Mirror-BERT (section 4.3, table 6), with one encoder for
+the mapping-based set-up of Mirror-BERT (section 3, table 6), with one encoder for
 each language: `--model=languages:en=MODEL,fr=OTHER`.
 """
 

@@ -1,7 +1,7 @@
 """Paraphrase retrieval: GEOGRANNO, questions and their canonical phrases.
 
 Herzig and Berant, 2019, https://arxiv.org/abs/1908.09940; ULR (Li and Zhao, 2021,
-https://arxiv.org/abs/2105.14478, section 6.3, tables 4, 8 and 9) queries with the
+https://arxiv.org/abs/2105.14478, section 5.1.3, tables 4, 8 and 9) queries with the
 training and development pairs and retrieves among 158 sentences: the distinct canonical
 phrases of these two files. Here each of the 365 distinct questions is a query. It is
 right at k if one of its own phrases is among the k nearest. (The test file has no

@@ -1,10 +1,10 @@
 """Question answering without training: QNLI by cosine.
 
 QNLI (Wang et al., 2019, https://arxiv.org/abs/1804.07461) pairs a question of SQuAD
-with a sentence that may answer it. Liu et al., 2021 (Mirror-BERT, section 4.2,
+with a sentence that may answer it. Liu et al., 2021 (Mirror-BERT, section 3,
 https://arxiv.org/abs/2104.08027) rank the pairs by the cosine of question and sentence
-and report the area under the ROC curve on the development set, since the test set has
-no labels.
+and report the area under the ROC curve on the development set. (The test set has no
+labels.)
 """
 
 from __future__ import annotations
