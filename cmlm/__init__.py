@@ -43,7 +43,7 @@ def load(
 
     Returns an encoder: `encode(texts)` gives float32 [n, dim], `similarity(a, b)` gives
     cosines, [n, m], `search(queries, corpus, k)` cosines and rows, [n, min(k, m)].
-    Raises cmlm.errors.UserError. Sets GRPC_VERBOSITY, TF_CPP_MIN_LOG_LEVEL if unset.
+    Raises cmlm.errors.UserError. Sets variables of TensorFlow and gRPC if unset.
     """
     from cmlm.common import native_log
     from cmlm.errors import naming_arguments

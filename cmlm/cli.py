@@ -164,7 +164,7 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
 
 def guard(body: Callable[[], object]) -> None:
     """Runs a body and ends the process with its exit code, see above."""
-    native_log.quiet_environment()
+    native_log.prepare()
     try:
         try:
             body()

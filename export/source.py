@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from absl import flags
@@ -96,9 +97,25 @@ def open_weights():
     if FLAGS["from"].value:
         opened = opening.open_weights(FLAGS["from"].value, reading)
     else:
+        if not model_dir.is_model_dir(FLAGS.model_dir):
+            _refuse_foreign(FLAGS.model_dir)
         opened = model_dir.load_weights(FLAGS.model_dir, FLAGS.checkpoint, reading)
     check_finite(opened)
     return opened, resolve_seq_length(opened, reading.seq_length)
+
+
+def _refuse_foreign(path: str) -> None:
+    """Raises UserError if --model_dir names weights that --from reads."""
+    from cmlm.modeling import foreign
+
+    source = None
+    with contextlib.suppress(UserError):
+        source = foreign.find(path)
+    if source:
+        raise UserError(
+            f"--model_dir is {path}, which no run wrote; allowed: the folder of a run, "
+            f"or --from={path} for the weights there"
+        )
 
 
 def check_finite(opened) -> None:

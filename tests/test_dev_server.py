@@ -503,7 +503,8 @@ def test_the_command_serves_until_it_is_told_to_stop(toy_export, tmp_path):
     port = told["page"].strip("/").rpartition(":")[2]
     assert shlex.split(errors.splitlines()[0]) == [
         *("for", "development", "only;", "production", "is"),
-        *("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1", "tensorflow_model_server"),
+        *("TF_ENABLE_ONEDNN_OPTS=1", "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1"),
+        "tensorflow_model_server",
         f"--port={told['gRPC'].rpartition(':')[2]}",
         *(f"--rest_api_port={port}", "--model_name=cmlm"),
         *(f"--model_base_path={served}", "--tensorflow_intra_op_parallelism=1"),

@@ -16,7 +16,7 @@ import tensorflow as tf
 import toys
 from official.core import config_definitions
 
-from cmlm.common import distributed, workers
+from cmlm.common import distributed, machine, workers
 from cmlm.config import loading, overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -821,7 +821,7 @@ def test_auto_precision_is_that_of_the_machine_and_then_of_the_run(
         config = toys.run_config(text, **{"trainer.train_steps": 1})
         config.runtime.mixed_precision_dtype = "auto"
         config.runtime.override(runtime)
-        monkeypatch.setattr(distributed, "_cpu_flags", lambda: frozenset(flags))
+        monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
         directory = str(tmp_path)
         begun = model_dir.begun_config(directory)
         agreement.choose_precision(Start(Stage(config, directory), one_device, begun))

@@ -218,8 +218,13 @@ def test_command_writes_a_folder_or_nothing(tmp_path):
     assert (out / "2_Normalize").is_dir()
     again = opening.open_weights(str(out))
     assert again.config.model.hidden_size == 16
-    # It is a source, too.
+    # It is a source, too, but no run's folder.
     second = tmp_path / "second"
+    wrong = command(f"--model_dir={out}", f"--output={second}")
+    assert (
+        f"{out}, which no run wrote; allowed: the folder of a run, or " in wrong.stderr
+    )
+    assert f"--from={out}" in wrong.stderr
     done = command(f"--from={out}", f"--output={second}")
     assert done.returncode == 0, done.stderr
     weights = "model.safetensors"

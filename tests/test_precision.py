@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cmlm import cli, errors
-from cmlm.common import identity
+from cmlm.common import identity, machine, native_environment, once
 from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 
@@ -73,6 +73,35 @@ def test_bfloat16_is_near_float32_and_has_its_own_cache(runs):
     for name in (identity.of, identity.revision):
         first, *rest = (name(each) for each in (plain, lower, shorter, other))
         assert first == name(opening.open_encoder(runs[0])) and first not in rest
+
+
+def test_bfloat16_without_its_instructions_gives_a_warning(runs, monkeypatch, caplog):
+    for flags, warns in (({"avx2"}, True), ({"avx2", "avx512_bf16"}, False)):
+        once.warn.cache_clear()
+        caplog.clear()
+        monkeypatch.setattr(machine, "cpu_flags", lambda found=flags: found)
+        for directory in runs:
+            opening.open_encoder(directory)
+        said = [text for text in caplog.messages if "no instructions" in text]
+        assert [text.partition(" ")[0] for text in said] == [runs[1]] * warns
+
+
+@pytest.mark.parametrize(
+    ("flags", "given", "wanted"),
+    [
+        ({"avx", "avx2"}, {}, "1"),
+        ({"avx", "avx2"}, {"TF_ENABLE_ONEDNN_OPTS": "0"}, "0"),
+        ({"avx"}, {}, None),
+    ],
+)
+def test_onednn_is_asked_for_unless_the_user_has_decided(
+    flags, given, wanted, monkeypatch
+):
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
+    native_environment.prepare()
+    assert os.environ.get("TF_ENABLE_ONEDNN_OPTS") == wanted
+    assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
 
 
 def test_unknown_precisions_and_fixed_ones_are_refused(runs, toy_export):

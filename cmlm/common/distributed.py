@@ -11,7 +11,7 @@ import tensorflow as tf
 from official.common import distribute_utils
 from official.core import config_definitions
 
-from cmlm.common import fields, workers
+from cmlm.common import fields, machine, workers
 from cmlm.common.choices import STRATEGIES
 from cmlm.common.keras import keras
 from cmlm.errors import UserError, one_line
@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 
 # The value of `runtime.mixed_precision_dtype` that leaves the choice to the run.
 AUTO = "auto"
-_BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
 # Without a size, TensorFlow joins all gradients into one tensor, sums it and splits it:
 # three more copies of the gradients, and no sum begins before the last gradient.
 _IN_PACKS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=50 * 2**20)
@@ -160,20 +159,9 @@ def fast_precision(runtime: config_definitions.RuntimeConfig) -> str:
         runtime.distribution_strategy == "multi_worker_mirrored"
         and tf.config.list_physical_devices("GPU")
     )
-    if uses_gpus or not _BFLOAT16_INSTRUCTIONS & _cpu_flags():
+    if uses_gpus or not machine.has_bfloat16():
         return "float32"
     return "bfloat16"
-
-
-@functools.cache
-def _cpu_flags() -> frozenset[str]:
-    """The processor's features as Linux names them; none on other systems."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith("flags")]
-    except OSError:
-        return frozenset()
-    return frozenset(lines[0].split() if lines else ())
 
 
 def set_precision(dtype: str | None) -> None:

@@ -1,6 +1,9 @@
 """The machine that a process runs on."""
 
+import functools
 import os
+
+_BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 def processors() -> int:
@@ -8,3 +11,19 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor has instructions for bfloat16."""
+    return bool(_BFLOAT16_INSTRUCTIONS & cpu_flags())
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """The processor's features as Linux names them on x86; none on other systems."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line for line in file if line.startswith("flags")]
+    except OSError:
+        return frozenset()
+    return frozenset(lines[0].split() if lines else ())

@@ -11,24 +11,17 @@ import threading
 import warnings
 from collections.abc import Iterator
 
+from cmlm.common import native_environment
 from cmlm.errors import UserError
 
-# Level 3 hides TensorFlow's ERROR lines too. Important ones reach Python as exceptions;
-# the others say "no GPU driver here" and the like.
-_QUIET_ENVIRONMENT = {
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-    "GRPC_VERBOSITY": "ERROR",
-}
 
-
-def quiet_environment() -> None:
-    """Sets variables that TensorFlow reads at import, unless the user has set them.
+def prepare() -> None:
+    """Prepares a process for native code: its variables and its streams.
 
     A process without stdout or stderr (`>&-`, `2>&-`) gets one that drops everything:
     bars and messages of libraries need it.
     """
-    for name, value in _QUIET_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    native_environment.prepare()
     # Each takes the free descriptor 1 or 2, which native code writes to.
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
@@ -46,7 +39,7 @@ def dropped() -> Iterator[None]:
     environment nothing is dropped, nor in another thread than the main one: stderr is
     the whole process's, and the main thread may write to it or fork meanwhile.
     """
-    quiet_environment()
+    prepare()
     is_main = threading.current_thread() is threading.main_thread()
     if os.environ["TF_CPP_MIN_LOG_LEVEL"] < "3" or not is_main:
         yield

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from cmlm.common import checksums, files, forks, json_files, prompts
+from cmlm.common import checksums, files, forks, json_files, machine, once, prompts
 from cmlm.config import experiment
 from cmlm.encoders import external, locating, model_dir, pretrained
 from cmlm.encoders.encoder import Encoder
@@ -58,6 +58,12 @@ def open_encoder(
     if place.kind == "external":
         return _fixed(external.open_encoder(model), reading, model)
     forks.refuse(model)
+    encoder = _open_local(place, model, reading)
+    _warn_of_slow_precision(encoder)
+    return encoder
+
+
+def _open_local(place: locating.Location, model: str, reading: Reading) -> Encoder:
     if place.kind == "export":
         return _fixed(_from_export(place.path, model), reading, model)
     if place.prefix == "bow":
@@ -73,6 +79,17 @@ def open_encoder(
     with _naming_external(place):
         opened = open_weights(model, reading)
     return from_weights(opened, reading, model)
+
+
+def _warn_of_slow_precision(encoder: Encoder) -> None:
+    if encoder.info.get("precision") != "bfloat16" or machine.has_bfloat16():
+        return
+    if not tf.config.list_physical_devices("GPU"):
+        once.warn(
+            f"{encoder.name} computes in bfloat16, for which this processor has no "
+            "instructions; float32 is faster: --precision=float32, here or for a new "
+            "export"
+        )
 
 
 def check(model: str) -> None:
