@@ -86,7 +86,9 @@ def main(_) -> None:
             "--output=FOLDER or --query='a sentence'"
         )
     if not FLAGS.output:
-        cli.refuse_given(["dtype"], "with --output")
+        cli.refuse_given(["dtype", "normalize", "overwrite"], "with --output")
+    if not FLAGS.query:
+        cli.refuse_given(["neighbours"], "with --query")
     if FLAGS.output and FLAGS.output.endswith(_OTHER_FILES):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: an .npy file, or a folder for shards"

@@ -195,8 +195,9 @@ def _score() -> None:
     groups, asked = _lists_of("group", "LANGUAGE"), _lists_of("mean", "MODEL")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
-        from cmlm.evaluation import means, report, results, resuming, run
+        from cmlm.evaluation import averages, means, report, results, resuming, run
 
+    averages.check_own(groups)
     named = run.named(FLAGS.model)
     means.check(asked, named)
     work_dir = leftovers.work_path(output) if named else None
@@ -242,9 +243,10 @@ def _score() -> None:
         found = results.collect(
             settings, tasks, models, groups, failed, rows, predictions
         )
-        _show(found)
+        # First: a reader of the tables may leave, as `head` does.
         if output:
             written = report.save(output, found, FLAGS.overwrite, predictions)
+    _show(found)
     if written:
         print(f"results  {written}")
     if failed:
@@ -279,8 +281,9 @@ def _merge_reports() -> None:
     groups = _lists_of("group", "LANGUAGE")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import outputs
-        from cmlm.evaluation import means, merging, report, results
+        from cmlm.evaluation import averages, means, merging, report, results
 
+    averages.check_own(groups)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     outputs.check(
         {"--output": output}, {"--merge": merging.paths(FLAGS.merge)}, FLAGS.overwrite
@@ -288,10 +291,17 @@ def _merge_reports() -> None:
     content, rows = merging.unite(FLAGS.merge, groups)
     asked = _lists_of("mean", "MODEL")
     means.check(asked, content["models"])
+    for name in asked.keys() & rows.keys():
+        if asked[name] != rows[name]:
+            raise UserError(
+                f"--mean has {name!r}; allowed: another name than a report's mean"
+            )
     found = results.completed(content, rows | asked)
+    # First: a reader of the tables may leave, as `head` does.
+    written = output and report.save(output, found, FLAGS.overwrite)
     _show(found)
-    if output:
-        print(f"results  {report.save(output, found, FLAGS.overwrite)}")
+    if written:
+        print(f"results  {written}")
 
 
 def _show(found: dict[str, Any]) -> None:

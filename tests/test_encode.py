@@ -639,6 +639,11 @@ def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
     for arguments, reason in (
         ([f"--output={output}"], "holds another text than --input now"),
         (["--query=a", "--dtype=float16"], "--dtype=float16 is given; allowed: with"),
+        (["--query=a", "--normalize"], "--normalize is given; allowed: with --output"),
+        (
+            [f"--output={tmp_path}/x.npy", "--neighbours=4"],
+            "--neighbours=4 is given; allowed: with --query",
+        ),
         ([f"--output={tmp_path}/x.npy", "--workers=2"], "a folder, without .npy"),
         ([f"--output={output}", "--query=a"], "a path that ends in .npy"),
         (["--query=a", "--workers=2"], "--output is not given; allowed with --workers"),

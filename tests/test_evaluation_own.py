@@ -145,6 +145,7 @@ def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatc
         ("q9\tx\r1\t1\nq8\tx1\t1", "line 2"),
         ('q9\t"x1\t1\nq8\tx1\t1', "line 2: .*each quote closed"),
         ("q9\tx1\t0", "no document with a grade above 0"),
+        ("q9\tx1\t0\nq9\tx1\t1", "line 3: query 'q9' and document 'x1' again; allow"),
     ],
 )
 def test_damaged_judgements_are_named(collection, tmp_path, line, said):
@@ -192,6 +193,8 @@ def test_classes_come_from_the_training_file(tmp_path):
         "train": 80,
         "test": 40,
     }
+    # In the order of the file: predictions have its numbers.
+    assert data["test"].texts == [(f"test {i}",) for i in range(40)]
     got = scores(task, tmp_path)
     assert 10 < got["accuracy"] < 70  # of three classes, by unrelated vectors
     (tmp_path / "test.tsv").write_text("text\tlabel\nx\td\n")
@@ -246,6 +249,25 @@ def test_a_task_without_a_score_leaves_the_others(tmp_path):
     )
 
 
+def test_a_text_that_cannot_be_encoded_leaves_the_other_tasks(tmp_path):
+    class Refusing(Hashed):
+        def encode(self, texts, **_):
+            if "bad" in texts:
+                raise UserError("bad is refused")
+            return super().encode(texts)
+
+    (tmp_path / "good.tsv").write_text("a\tb\t1\na\tc\t0\n")
+    (tmp_path / "bad.tsv").write_text("a\tb\t1\na\tbad\t0\n")
+    names = ["pairs:bad.tsv", "pairs:good.tsv"]
+    tasks, _ = run.read(catalogue.select(names), str(tmp_path))
+    with pytest.raises(UserError, match="bad is refused"):
+        run.score(Refusing(), tasks)
+    found = run.score(Refusing(), tasks, goes_on=True)
+    assert list(found.scores) == ["pairs:good.tsv"]
+    assert found.failed == {"pairs:bad.tsv": "bad is refused"}
+    assert found.encoded == 3
+
+
 def test_sentences_that_are_no_lines_are_refused(collection, tmp_path):
     folder, documents, *_ = collection
     half = {**documents[0], "text": "half \ud83d"}
@@ -258,6 +280,16 @@ def test_sentences_that_are_no_lines_are_refused(collection, tmp_path):
     with pytest.raises(UserError, match=r"^retrieval:.*cannot hold .half \\ud83d.:"):
         run.write_sentences(str(path), tasks)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ufeffmarked"])
+def test_texts_that_readers_of_lines_change_are_refused(collection, tmp_path, text):
+    folder, documents, *_ = collection
+    rows = [json.dumps(row) for row in ({**documents[0], "text": text}, *documents[1:])]
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    tasks, _ = run.read(catalogue.select([f"retrieval:{folder}"]), str(tmp_path))
+    with pytest.raises(UserError, match="a NUL, half of a surrogate pair or a byte "):
+        run.write_sentences(str(tmp_path / "sentences.txt"), tasks)
 
 
 def test_a_missing_faiss_is_named_before_the_encoding(

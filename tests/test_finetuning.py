@@ -91,6 +91,8 @@ def test_examples_are_token_ids_with_types(tokenizer):
         [0, 0, 0, 0, 1, 1, 1, 0, 0],
         [0, 0, 1, 1, 1, 1, 1, 0, 0],
     ]
+    with pytest.raises(UserError, match="--seq_length is 4; allowed: at least 5"):
+        examples.encode(rows, tokenizer, seq_length=4)
     assert batch["input_mask"].tolist() == [
         [int(word != pad) for word in row] for row in words
     ]

@@ -20,6 +20,7 @@ from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning import catalogue, finished, labelled, run, training
+from cmlm.finetuning.tasks import Row
 from export import dev_server
 
 WORDS = "the cat sat on a mat ran far away".split()
@@ -335,6 +336,16 @@ def test_a_file_too_small_to_hold_out_asks_for_another(tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text("text\tlabel\nx\ta\nx\tb\n")
     with pytest.raises(UserError, match="more examples, or --dev=FILE"):
+        labelled.find_task(str(path))
+
+
+def test_a_tenth_that_takes_a_whole_class_asks_for_another(tmp_path):
+    path = tmp_path / "train.tsv"
+    texts = [f"text {number}" for number in range(40)]
+    held = [text for text in texts if labelled._is_held_out(Row((text,), None, ""))]
+    rows = [f"{text}\t{'rare' if text in held[:1] else 'usual'}" for text in texts]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    with pytest.raises(UserError, match="all examples have the label 'usual'; allowed"):
         labelled.find_task(str(path))
 
 

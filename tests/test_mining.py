@@ -412,10 +412,13 @@ def test_a_folder_of_float16_takes_half_of_the_space(tmp_path):
     assert 2 * sizes["float16"] == sizes["float32"]
     np.testing.assert_allclose(rows["float16"], rows["float32"], 2**-10, 1e-6)
     assert (rows["float16"] != rows["float32"]).any()
-    with pytest.raises(UserError, match=r"another run \(dtype"):
-        encoded.write(f"{tmp_path}/float32", *arguments, dtype="float16")
-    with pytest.raises(UserError, match=r"another run \(dtype"):
-        encoded.write(f"{tmp_path}/float16", *arguments)
+    # The text has grown, and the folder stays whole.
+    (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(600)))
+    for there, asked in (("float32", "float16"), ("float16", "float32")):
+        said = f"vectors in {there}; allowed: --dtype={there}, or another"
+        with pytest.raises(UserError, match=said):
+            encoded.write(f"{tmp_path}/{there}", *arguments, dtype=asked)
+        assert len(encoded.read(f"{tmp_path}/{there}", "--source")[0]) == 500
 
 
 def test_a_folder_with_vectors_of_another_text_is_refused(tmp_path):
@@ -889,7 +892,8 @@ def test_negatives_are_near_and_wrong(tmp_path):
     ]
     settings = neighbours.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
-    found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool)))
+    k = negatives.neighbours_for(2, 1, len(pool), False)
+    found = searcher.find("source", k)
     cosines, rows = brute_force(sides[0].read(0, 6), sides[1].read(0, 9), 9)
     for skip, limit in itertools.product((0, 1), (1.0, 0.2)):
         got = negatives.choose(
@@ -907,7 +911,9 @@ def test_negatives_are_near_and_wrong(tmp_path):
             else:
                 assert pool.take(got[number]) == want
     with pytest.raises(UserError, match="pool has 9 distinct .* at least 10"):
-        negatives.neighbours_for(8, 1, 9)
+        negatives.neighbours_for(8, 1, 9, True)
+    # Of other texts, all may be wrong.
+    assert negatives.neighbours_for(8, 1, 9, False) == 9
 
 
 def test_one_negative_is_named_in_the_singular(tmp_path):
@@ -950,7 +956,7 @@ def test_negatives_behind_the_first_neighbours_are_found(
     ]
     settings = neighbours.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
-    found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool)))
+    found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool), True))
     arguments = (source, target, pool, found, 2, 1, limit, str(tmp_path), sides)
     want = [[2, 3]] * 3 if kind == "equal" else [[61, 62]] * 3
     assert negatives.choose(*arguments).tolist() == want

@@ -289,6 +289,19 @@ def test_json(tmp_path):
     sources.check_beginning(str(path), "json")
 
 
+def test_a_large_cell_of_a_csv_is_a_document(tmp_path, monkeypatch):
+    """Python's own limit is 131,072 characters."""
+    path, text = tmp_path / "a.csv", "word " * 40_000
+    path.write_text(f'id,text\n1,"{text}\nmore, text\n"\n2,next\n')
+    documents, counts = read(path, "csv")
+    assert documents == [[text.strip(), "more, text"], ["next"]] and not counts
+    monkeypatch.setattr(raw_lines, "MAX_BYTES", 1 << 10)
+    lines = "word\n" * 1000
+    path.write_text(f'id,text\n1,"{lines}"\n')
+    documents, (said,) = read(path, "csv")
+    assert not documents and said.endswith("a.csv: a cell is larger than 0 MB")
+
+
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_csv(tmp_path, delimiter):
     rows = ["id|text|note", '1|"One, ""1""; |\r\ntwo.\n\n"|x', "2|Three.|y", "", "3|||"]

@@ -119,6 +119,18 @@ def test_long_words_are_unknown_as_at_hugging_face(tmp_path, lower_case):
     assert unlimited.to_list() != expected
 
 
+def test_a_long_word_in_a_long_text_takes_little_memory(vocab_file):
+    """A copy of this text for each of its words would take 160 GB."""
+    rules = Rules(max_word_bytes=400, max_word_characters=100)
+    tokenizer = WordPiece(vocab_file, rules)
+    text = "the cat. " * 50_000
+    long = f"{text}{'u' * 101} {text}"
+    expected = tokenizer.tokenize(tf.constant([text])).to_list()[0]
+    found = tokenizer.tokenize(tf.constant([long, "the cat", ""])).to_list()
+    assert found[0] == [*expected, tokenizer.unk_id, *expected]
+    assert found[1:] == tokenizer.tokenize(tf.constant(["the cat", ""])).to_list()
+
+
 def test_long_words_are_unknown_as_at_tf_text(vocab_file):
     """tf-text's default, which published TF Hub preprocessors are made with."""
     oracle = tf_text.BertTokenizer(vocab_file, lower_case=True, token_out_type=tf.int32)

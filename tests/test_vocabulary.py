@@ -1,6 +1,7 @@
 """Vocabularies are checked when read, and learnt ones cover their text."""
 
 import collections
+import itertools
 import resource
 
 import commands
@@ -157,6 +158,15 @@ def test_coverage_by_hand(tmp_path):
     assert found.unknown_tokens == pytest.approx(1 / 13)
     assert found.known_words == pytest.approx(9 / 10)
     assert found.known_characters == pytest.approx(30 / 33)
+
+
+def test_words_that_occur_once_have_pieces():
+    """The count of a piece exceeds that of each word."""
+    parts = ["ba", "ko", "mi", "tu", "le", "sa", "rin", "dor", "pel", "vun"]
+    names = map("".join, itertools.product(parts, repeat=4))
+    tokens = learning.learn_from_counts(collections.Counter(names), 200)
+    assert len(tokens) == 200
+    assert set(tokens) >= {f"##{part}" for part in parts}
 
 
 def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):

@@ -67,7 +67,12 @@ def _acquire(directory: str, path: str) -> int:
     """Opens and locks the lock file of a directory."""
     while True:
         with contextlib.ExitStack() as stack:
-            handle = own_files.opener(path, os.O_RDWR | os.O_CREAT)
+            try:
+                handle = own_files.opener(path, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                # The last holder has just removed the directory that it had made.
+                os.makedirs(directory, exist_ok=True)
+                continue
             stack.callback(os.close, handle)
             if not _lock(handle, path):
                 raise UserError(

@@ -63,7 +63,8 @@ class TrainerConfig(hyperparams.Config):
         evals_data_dir: the folder with the test sets of `evals`.
         optimizer: the optimizer, its learning rate and gradient clipping.
         seed: the seed of initial weights, dropout, and the draws of
-            `schedule=interleaved`. The data has its own seed.
+            `schedule=interleaved`. It also changes the order of the data, as
+            `train_data.seed` does; masks follow the latter alone.
     """
 
     train_steps: int = fields.ranged(1_000_000, at_least=1)

@@ -208,7 +208,8 @@ def _stored(model: str) -> tuple[str, str] | None:
     """The file of sentences and the file of vectors; None for a server."""
     if not model.startswith("vectors:"):
         return None
-    text, _, npy = model.removeprefix("vectors:").partition(":")
+    # A path of text may have a colon, as `gs://` has.
+    text, _, npy = model.removeprefix("vectors:").rpartition(":")
     if not text or not npy or text.endswith(".npy"):
         raise UserError(
             f"the model is {model}; allowed: vectors:SENTENCES.txt:VECTORS.npy"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from cmlm.errors import UserError
 from cmlm.evaluation import tatoeba_codes
 
+# The name of the group of a task's parts that are asked for alone.
+_PARTS = "parts"
 # (task, metric) of a score.
 Key = tuple[str, str]
 Scores = Mapping[str, Mapping[str, float]]
@@ -140,6 +143,17 @@ def describe(
     return found
 
 
+def check_own(names: Iterable[str]) -> None:
+    """Raises UserError if the user's group has the name of another group of a task."""
+    taken = {group.name.partition("/")[2] for group in GROUPS} - {""} | {_PARTS}
+    for name in names:
+        if name in taken:
+            raise UserError(
+                f"--group has {name!r}; allowed: another name than "
+                f"{', '.join(sorted(taken))}"
+            )
+
+
 def own_groups(
     languages_of: Mapping[str, Sequence[str]], tasks: Mapping[str, Mapping[str, Any]]
 ) -> list[Group]:
@@ -163,7 +177,7 @@ def own_groups(
     groups = []
     for task, about in wholes.items():
         metric = about["main_metric"]
-        for name, parts in {"parts": alone.get(task, ()), **languages_of}.items():
+        for name, parts in {_PARTS: alone.get(task, ()), **languages_of}.items():
             groups.append(
                 Group(
                     f"{task}/{name}",

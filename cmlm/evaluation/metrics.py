@@ -25,6 +25,10 @@ def is_deviation(metric: str) -> bool:
     return metric.partition("/")[0].endswith("_std")
 
 
+# The pairs of vectors that are in float64 at a time.
+_ROWS_AT_ONCE = 1 << 14
+
+
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The cosine of corresponding rows; 0 where a row is all zeros.
 
@@ -34,10 +38,14 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Returns:
         float64 [n].
     """
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    products = np.einsum("nd,nd->n", a, b)
-    return np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    found = np.zeros(len(a))
+    for start in range(0, len(a), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        x, y = np.asarray(a[part], np.float64), np.asarray(b[part], np.float64)
+        lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+        products = np.einsum("nd,nd->n", x, y)
+        np.divide(products, lengths, out=found[part], where=lengths > 0)
+    return found
 
 
 def angular_similarity(cosines: np.ndarray) -> np.ndarray:

@@ -30,8 +30,9 @@ logger = logging.getLogger(__name__)
 
 # `NAME=MODEL`; a name is not a path.
 _NAMED = re.compile(r"([^=:/\\]+)=(.+)")
-# UTF-8 cannot encode half of a surrogate pair, which JSON may hold.
-_NOT_A_LINE = re.compile(r"[\n\r\ud800-\udfff]")
+# UTF-8 cannot encode half of a surrogate pair, which JSON may hold. Readers of lines
+# refuse a NUL, and leave out a byte order mark.
+_NOT_A_LINE = re.compile(r"[\n\r\0\ud800-\udfff]|^\ufeff")
 
 
 @dataclasses.dataclass
@@ -174,7 +175,8 @@ def write_sentences(path: str, tasks: Sequence[TaskData]) -> int:
             if _NOT_A_LINE.search(text):
                 raise UserError(
                     f"{item.task.name}: --sentences={path} cannot hold {text[:60]!r}: "
-                    "it has a line break or half of a surrogate pair"
+                    "it has a line break, a NUL, half of a surrogate pair or a byte "
+                    "order mark"
                 )
     texts = sentences(tasks)
     with files.atomic_text(path) as file:
@@ -228,7 +230,12 @@ def score(
         if isinstance(encoder, Mapping)
         else Store(encoder, cache_dir, progress, change) as vectors
     ):
-        encoding = _encode(vectors, tasks, kept)
+        encoding = kept.read("encoding") if kept else None
+        # Of this run and of the killed run that it continues.
+        encoding = encoding or {"before": len(vectors), "seconds": 0.0}
+        # A text that cannot be encoded fails again, in the tasks that have it.
+        with contextlib.suppress(UserError) if goes_on else contextlib.nullcontext():
+            _encode(vectors, tasks, kept, encoding)
         outcomes: dict[str, dict[str, Any]] = {}
         predictions: dict[str, dict[str, Predictions]] = {}
         for item in tasks:
@@ -289,16 +296,20 @@ class _Asked:
 
 
 def _encode(
-    vectors: Store | LanguageStores, tasks: Sequence[TaskData], kept: Kept | None
-) -> dict[str, float]:
+    vectors: Store | LanguageStores,
+    tasks: Sequence[TaskData],
+    kept: Kept | None,
+    encoding: dict[str, float],
+) -> None:
     """Encodes the texts of tasks that the store lacks.
 
-    Returns:
-        `before`, the number of vectors before this run and before the killed run that
-        it continues; and `seconds` of encoding in both.
+    Args:
+        vectors: the store.
+        tasks: the tasks with their data.
+        kept: the results of a killed run, which this run continues; or None.
+        encoding: `before`, the number of vectors before the run, and `seconds` of
+            encoding, to which this run adds its own.
     """
-    encoding = kept.read("encoding") if kept else None
-    encoding = encoding or {"before": len(vectors), "seconds": 0.0}
     if kept:
         kept.write("encoding", None, encoding)
     start = time.monotonic()
@@ -307,7 +318,6 @@ def _encode(
     encoding["seconds"] += time.monotonic() - start
     if kept:
         kept.write("encoding", None, encoding)
-    return encoding
 
 
 def _outcome(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import fields
 from cmlm.finetuning.tasks import Row
 from cmlm.tokenization.base import Tokenizer
 
@@ -88,6 +89,9 @@ def encode(
         seq_length: the longest sequence in tokens. If a pair does not fit, each text is
             cut to half of the room, or to the room that the other text leaves.
         apart: encode the two texts of a pair as two sequences.
+
+    Raises:
+        UserError: `seq_length` has no place for a token of each text.
     """
     if apart:
         rows = list(rows)
@@ -103,12 +107,14 @@ def encode(
     while chunk := list(itertools.islice(rows, _ROWS_AT_ONCE)):
         texts = zip(*(row.texts for row in chunk), strict=True)
         columns = [tf.constant(column) for column in texts]
+        n_special = 2 if len(columns) == 1 else 2 + tokenizer.pair_separators
+        least = n_special + len(columns)
+        if seq_length < least:
+            raise fields.refused("--seq_length", seq_length, f"at least {least}")
         if len(columns) == 1:
             tokens = tokenizer.encode(columns[0], seq_length)
-            n_special = 2
         else:
             tokens = tokenizer.encode_pair(*columns, seq_length)
-            n_special = 2 + tokenizer.pair_separators
         whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
         truncated += int(np.sum(whole + n_special > seq_length))
         ids.append(tokens.values.numpy())

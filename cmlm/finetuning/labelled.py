@@ -145,11 +145,17 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         names = _names(path, [label for _, _, label in rows], column)
         center, spread = 0.0, 1.0
         least, needed = 1, ""
-    held_out = sum(_is_held_out(Row(texts, None, "")) for _, texts, _ in rows)
+    stay = [label for _, texts, label in rows if not _is_held_out(Row(texts, None, ""))]
+    held_out = len(rows) - len(stay)
     if not dev and not least <= held_out < len(rows):
         raise UserError(
             f"{path} has {counted(len(rows), 'example')}, and the tenth to score on "
             f"has {held_out}{needed}; allowed: more examples, or --dev=FILE"
+        )
+    if not dev and len(set(stay)) < 2:
+        raise UserError(
+            f"{path}: without the tenth to score on, all examples have the {column} "
+            f"{stay[0]!r}; allowed: more examples, or --dev=FILE"
         )
     if dev:
         known = {texts for _, texts, _ in rows}

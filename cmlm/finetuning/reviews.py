@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cmlm.common import files, utf8
+from cmlm.errors import UserError
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.tasks import base, transfer
 from cmlm.finetuning.tasks import Row, Task
@@ -46,7 +47,11 @@ class ReviewsTask(Task):
         """See `Task.read`."""
         content = files.whole(path)
         utf8.refuse_utf16(path, content)
-        examples = transfer.parse_reviews(content.decode("utf-8-sig", "replace"), path)
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not utf-8 text") from error
+        examples = transfer.parse_reviews(text, path)
         for number, (texts, label) in enumerate(
             zip(examples.texts, examples.labels, strict=True)
         ):

@@ -66,8 +66,8 @@ def write(
     Raises:
         UserError: the folder holds another text or vectors of another model.
     """
-    # Another model must not get the text to grow.
-    vectors.check_model(os.path.join(directory, _VECTORS), encoder)
+    # Vectors of another model or type must not get the text to grow.
+    vectors.check_kind(os.path.join(directory, _VECTORS), encoder, dtype)
     found = texts.gather(
         functools.partial(texts.read_lines, paths),
         os.path.join(directory, _TEXTS),

@@ -307,7 +307,7 @@ def mine_negatives(
         lines = functools.partial(texts.read_lines, pool_files)
         pool = job.gather(lines, "pool", "--pool")
         sides = {"bitext-1": source, "pool": pool}
-    k = negatives.neighbours_for(count, skip, len(pool))
+    k = negatives.neighbours_for(count, skip, len(pool), pool is target)
     cells_lib.check_number(job.search.cells, len(source) + len(pool))
     both = {name: (side, job.encode(name, side)) for name, side in sides.items()}
     found = job.searcher(both).find("source", k)

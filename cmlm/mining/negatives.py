@@ -32,23 +32,24 @@ MOST_COSINES = 10**11
 _SOURCES_AT_ONCE, _POOL_AT_ONCE = 1024, 16_384
 
 
-def neighbours_for(count: int, skip: int, pool: int) -> int:
+def neighbours_for(count: int, skip: int, pool: int, has_right: bool) -> int:
     """Returns the number of neighbours to find for each source.
 
     Args:
         count: the number of hard negatives of a pair.
         skip: the number of nearest wrong texts to leave out.
         pool: the number of texts to choose from.
+        has_right: whether each source's right translation is among them.
 
     Raises:
         UserError: the pool is too small.
     """
-    # One more neighbour, because a pool of targets contains the right translation, too.
-    if count + skip + 1 > pool:
+    least = count + skip + has_right
+    if least > pool:
         raise UserError(
             f"the pool has {counted(pool, 'distinct sentence')}; "
             f"--hard_negatives={count} with --skip_nearest={skip} needs at least "
-            f"{count + skip + 1}"
+            f"{least}"
         )
     return min(count + skip + _SPARE, pool)
 

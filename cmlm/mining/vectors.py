@@ -166,12 +166,18 @@ def encode(
     return fill(directory, about, start, f"encoding {texts.name}", workers)
 
 
-def check_model(directory: str, encoder: DescribedEncoder) -> None:
-    """Raises UserError if a directory holds vectors of another model."""
+def check_kind(directory: str, encoder: DescribedEncoder, dtype: str) -> None:
+    """Raises UserError if a directory holds vectors of another model or type."""
     there = storage.read_json(os.path.join(directory, ABOUT))
-    if there is not None:
-        now = {**there, "model": identity.of(encoder)}
-        _refuse_others(directory, there, now)
+    if there is None:
+        return
+    _refuse_others(directory, there, {**there, "model": identity.of(encoder)})
+    before = there.get("dtype", "float32")
+    if before != dtype:
+        raise UserError(
+            f"{directory} holds vectors in {before}; allowed: --dtype={before}, or "
+            "another directory"
+        )
 
 
 def _grow(directory: str, about: dict, texts: Texts) -> None:

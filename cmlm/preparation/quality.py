@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import collections
 import functools
+import io
 from collections.abc import Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from cmlm.common import arrays, beam_files, files
 from cmlm.errors import UserError, needing, one_line
@@ -52,14 +54,16 @@ class QualityModel:
         return 1 / (1 + np.exp(-logits))
 
     def save(self, path: str) -> None:
-        """Writes the .npz file to a local path."""
-        with open(path, "wb") as file:
-            np.savez_compressed(
-                file,
-                format=_FORMAT,
-                weights=self._weights.astype(np.float32),
-                bias=np.float64(self._bias),
-            )
+        """Writes the .npz file."""
+        content = io.BytesIO()
+        np.savez_compressed(
+            content,
+            format=_FORMAT,
+            weights=self._weights.astype(np.float32),
+            bias=np.float64(self._bias),
+        )
+        with tf.io.gfile.GFile(path, "wb") as file:
+            file.write(content.getvalue())
 
     @classmethod
     def load(cls, path: str) -> QualityModel:

@@ -108,21 +108,26 @@ class Spread(beam.DoFn):
                 yield self.SIGNATURES, item
 
     def _owners(self, gathered: list[Document]) -> np.ndarray:
-        """The fingerprint of each document, as ROWS."""
+        """Each document, as ROWS; with its fingerprint, if a step compares it."""
+        compares = "duplicate_documents" in self._settings.steps
         rows = []
         for document in gathered:
-            fingerprint = documents.fingerprint("\n".join(document.lines))
+            fingerprint = 0
+            if compares:
+                fingerprint = documents.fingerprint("\n".join(document.lines))
             rows.append((fingerprint, *self._owner(document), 0, 0))
         return np.array(rows, ROWS)
 
     def _lines(self, gathered: list[Document]) -> np.ndarray:
-        """The fingerprint of each line, as ROWS."""
+        """Each line, as ROWS; with its fingerprint, if a step compares it."""
+        compares = "duplicate_lines" in self._settings.steps
         rows = []
         for document in gathered:
             owner = self._owner(document)
             for index, line in enumerate(document.lines):
                 sentences = 1 + line.count("\t")
-                rows.append((documents.fingerprint(line), *owner, index, sentences))
+                fingerprint = documents.fingerprint(line) if compares else 0
+                rows.append((fingerprint, *owner, index, sentences))
         return np.array(rows, ROWS)
 
     def _signatures(self, gathered: list[Document]) -> np.ndarray:

@@ -81,21 +81,58 @@ class WordPiece(Tokenizer):
         """Replaces words of too many characters with an unknown letter."""
         text = tf.reshape(text, [-1])
         lines, splits, begins, ends = self._splitter.locate(text)
+        # A word has no more characters than bytes, so this finds every long word.
+        may_be_long = ends - begins > self.rules.max_word_characters
 
         def replace():
             row = tf.ragged.row_splits_to_segment_ids(splits)
-            sizes = ends - begins
-            begin, size = tf.cast(begins, tf.int32), tf.cast(sizes, tf.int32)
-            words = tf.strings.substr(tf.gather(lines, row), begin, size)
-            lengths = tf.strings.length(words, unit="UTF8_CHAR")
-            is_long = lengths > self.rules.max_word_characters
-            words = tf.where(is_long, self._unknown, words)
-            by_line = tf.RaggedTensor.from_row_splits(words, splits, validate=False)
-            return tf.strings.reduce_join(by_line, axis=1, separator=" ")
+            n_long = tf.math.unsorted_segment_sum(
+                tf.cast(may_be_long, tf.int64), row, tf.size(lines)
+            )
+            chosen = n_long > 0
+            # The words of the chosen lines, by the number of the line among them.
+            place = tf.gather(tf.cumsum(tf.cast(chosen, tf.int64)) - 1, row)
+            words = (
+                tf.boolean_mask(tensor, tf.gather(chosen, row))
+                for tensor in (place, begins, ends)
+            )
+            shortened = self._with_long_replaced(tf.boolean_mask(lines, chosen), *words)
+            return tf.tensor_scatter_nd_update(text, tf.where(chosen), shortened)
 
-        # A word has no more characters than bytes, so this finds every long word.
-        may_be_long = tf.reduce_any(ends - begins > self.rules.max_word_characters)
-        return tf.cond(may_be_long, replace, lambda: text)
+        return tf.cond(tf.reduce_any(may_be_long), replace, lambda: text)
+
+    def _with_long_replaced(
+        self, lines: tf.Tensor, row: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor
+    ) -> tf.Tensor:
+        """Replaces the long words of some lines.
+
+        It works on code points: tf.strings.substr would copy a line for each word, and
+        the memory would grow with the square of the line's length.
+
+        Args:
+            lines: normalised lines, string [n].
+            row: the line of each word, int64 [words].
+            begins, ends: the offsets of each word in its line, int64 [words].
+        """
+        codes, offsets = tf.strings.unicode_decode_with_offsets(lines, "UTF-8")
+        # Offsets in all lines together.
+        starts = tf.cumsum(tf.strings.length(lines), exclusive=True)
+        starts = tf.cast(starts, tf.int64)
+        place = offsets.values + tf.gather(starts, offsets.value_rowids())
+        begins, ends = (side + tf.gather(starts, row) for side in (begins, ends))
+        # The last word that begins at the character or before it.
+        word = tf.maximum(tf.searchsorted(begins, place, side="right") - 1, 0)
+        is_first = place == tf.gather(begins, word)
+        inside = (place >= tf.gather(begins, word)) & (place < tf.gather(ends, word))
+        characters = tf.math.unsorted_segment_sum(
+            tf.cast(inside, tf.int32), word, tf.size(begins)
+        )
+        is_long = characters > self.rules.max_word_characters
+        is_long = inside & tf.gather(is_long, word)
+        new = tf.where(is_long, ord(self._unknown), codes.values)
+        kept = codes.with_values(~is_long | is_first)
+        new = tf.ragged.boolean_mask(codes.with_values(new), kept)
+        return tf.strings.unicode_encode(new, "UTF-8")
 
 
 class WordSplitter:

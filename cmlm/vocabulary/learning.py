@@ -189,7 +189,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     # fewer than `size`, or is the largest count.
     threshold = max(1, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
-    low, high = 1, max(counts.values())
+    low, high = 1, learner.most_frequent
     for _ in range(6):
         tried[threshold] = tokens = learn(threshold)
         if len(tokens) >= size:

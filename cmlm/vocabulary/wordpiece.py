@@ -57,6 +57,11 @@ class Learner:
             (word, n, range(len(word))) for word, n in self._words
         )
 
+    @property
+    def most_frequent(self) -> int:
+        """The largest count of a suffix: above it, every threshold gives the same."""
+        return max(self._anywhere.values(), default=1)
+
     def learn(self, threshold: int) -> list[str]:
         """Learns the vocabulary of suffixes that occur at least `threshold` times.
 

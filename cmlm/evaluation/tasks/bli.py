@@ -145,7 +145,8 @@ def csls_ranks(
         k: the number of neighbours.
 
     Returns:
-        int [len(gold)], 1 for the first place. A tie counts against the right answer.
+        int [len(gold)], 1 for the first place. A tie with a wrong row counts against
+        the right one.
     """
     x, y = arrays.unit_length(x), arrays.unit_length(y)
     of_y = exact.nearest(y, x, k)[0].mean(axis=1)
@@ -155,7 +156,9 @@ def csls_ranks(
         # r(x) is the same for all y and does not change their order.
         scores = 2 * queries[start : start + _AT_ONCE] @ y.T - of_y
         for own, right in zip(scores, gold[start : start + _AT_ONCE], strict=True):
-            ranks.append(np.sum(own >= own[list(right)].max()))
+            wrong = np.ones(len(own), bool)
+            wrong[list(right)] = False
+            ranks.append(1 + np.sum(own[wrong] >= own[~wrong].max()))
     return np.array(ranks)
 
 

@@ -74,11 +74,16 @@ class NeighboursFiles(base.Task[Openings]):
             rows.setdefault(second, len(rows))
         # A query that is a candidate too would find itself.
         pairs = [pair for pair in pairs if pair[0] not in rows]
-        if len(rows) < 2 or not pairs:
+        named = ", ".join(self._paths)
+        if len(rows) < 2:
             raise UserError(
-                f"{', '.join(self._paths)}: {counted(len(rows), 'document')} with "
-                "different second sentences; allowed: at least 2, a blank line between "
-                "them"
+                f"{named}: {counted(len(rows), 'document')} with different second "
+                "sentences; allowed: at least 2, a blank line between them"
+            )
+        if not pairs:
+            raise UserError(
+                f"{named}: each first sentence is also a second sentence; allowed: "
+                "first sentences of their own"
             )
         return Openings(
             [first for first, _ in pairs],

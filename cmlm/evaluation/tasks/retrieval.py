@@ -83,13 +83,15 @@ class RetrievalFiles(base.Task[Retrieval]):
         queries = _texts(source, queries_path, ("text",))
         places = {name: row for row, name in enumerate(documents)}
         judged: dict[str, dict[int, int]] = {}
+        pairs: set[tuple[str, str]] = set()
         lines = io.StringIO(source.text(qrels), newline="")
         for number, row in parsing.csv_rows(qrels, lines, "\t"):
+            is_judgement = len(row) == 3 and _GRADE.fullmatch(row[2].strip())
             # A file without the line of names begins with a judgement.
-            if not row or (number == 1 and row[0] not in queries):
+            if not row or (number == 1 and not is_judgement):
                 continue
             where = f"{qrels}, line {number}"
-            if len(row) != 3 or not _GRADE.fullmatch(row[2].strip()):
+            if not is_judgement:
                 raise UserError(
                     f"{where} is {shown(row)}; allowed: query, document and a whole "
                     "number"
@@ -97,6 +99,12 @@ class RetrievalFiles(base.Task[Retrieval]):
             query, document, grade = row[0], row[1], int(row[2])
             if query not in queries:
                 raise UserError(f"{where}: query {query!r} is not in queries.jsonl")
+            if (query, document) in pairs:
+                raise UserError(
+                    f"{where}: query {query!r} and document {document!r} again; "
+                    "allowed: each pair once"
+                )
+            pairs.add((query, document))
             relevant = judged.setdefault(query, {})
             if grade > 0:
                 # Documents that the collection lacks get the rows -1, -2 and so on.

@@ -166,18 +166,13 @@ class ScoredPairsTask(base.PartedTask[Pairs]):
     def score_part(
         self, part: str, data: Pairs, vectors: base.Vectors
     ) -> dict[str, float]:
-        return pair_scores(data.cosines(vectors, *_languages(part)), data.gold)
+        languages = language_names.of_two_texts(part)
+        return pair_scores(data.cosines(vectors, *languages), data.gold)
 
     def part_predictions(
         self, part: str, data: Pairs, vectors: base.Vectors
     ) -> base.Predictions:
-        return data.predictions(vectors, *_languages(part))
-
-
-def _languages(part: str) -> tuple[str, str]:
-    """The languages of the first and second text of a part, `de` or `en-de`."""
-    first, _, second = part.partition("-")
-    return first, second or first
+        return data.predictions(vectors, *language_names.of_two_texts(part))
 
 
 class MultilingualStsb(ScoredPairsTask):

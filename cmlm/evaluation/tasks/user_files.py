@@ -37,6 +37,13 @@ class ClassificationFiles(ClassificationTask):
         super().__init__(name, self._read_parts)
         self._paths = dict(zip(_PARTS[len(paths)], paths, strict=True))
 
+    def read(self, source: DataDir) -> Parts:
+        """See `Task.read`; unlike SentEval's sets, in the order and words of the file.
+
+        So the numbers of predictions are those of the file's examples.
+        """
+        return self._read(source)
+
     def _read_parts(self, source: DataDir) -> Parts:
         parts, classes = {}, {}
         found = source.find_own([*self._paths.values()])

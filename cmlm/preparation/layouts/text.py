@@ -71,11 +71,21 @@ def read_csv(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[Do
     column = names.index(field)
     rows = csv.reader(text, delimiter=delimiter, strict=True)
     while True:
+        # Python's own limit, 131,072 characters, is shorter than many articles. It is
+        # the whole process's.
+        usual = csv.field_size_limit(raw_lines.MAX_BYTES)
         try:
             cells = next(rows, None)
-        except csv.Error:
+        except csv.Error as error:
+            if "field larger" in str(error):
+                # The reader would go on in the middle of the cell.
+                raise raw_lines.Damaged(
+                    f"a cell is larger than {raw_lines.MAX_BYTES >> 20} MB"
+                ) from error
             counts["row that is not CSV"] += 1
             continue
+        finally:
+            csv.field_size_limit(usual)
         if cells is None:
             return
         if len(cells) == len(names):
