@@ -259,7 +259,8 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
             f"--model={stored}",
         )
         assert other.returncode == 1
-        (line,) = other.stderr.splitlines()
+        # A processor without bfloat16 gets a warning before.
+        *_, line = other.stderr.splitlines()
         name, value = flag.split("=")
         assert f"{name} is {value!r}; allowed with {stored}: no {name}, " in line
     # So is a model without a prompt of the name.
