@@ -23,7 +23,8 @@ def cpu_flags() -> frozenset[str]:
     """The processor's features as Linux names them on x86; none on other systems."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            lines = [line for line in file if line.startswith("flags")]
+            # All processors have the same; the file of many is long.
+            flags = next((line for line in file if line.startswith("flags")), "")
     except OSError:
         return frozenset()
-    return frozenset(lines[0].split() if lines else ())
+    return frozenset(flags.split())

@@ -92,9 +92,9 @@ class WordPiece(Tokenizer):
             chosen = n_long > 0
             # The words of the chosen lines, by the number of the line among them.
             place = tf.gather(tf.cumsum(tf.cast(chosen, tf.int64)) - 1, row)
+            of_chosen = tf.gather(chosen, row)
             words = (
-                tf.boolean_mask(tensor, tf.gather(chosen, row))
-                for tensor in (place, begins, ends)
+                tf.boolean_mask(tensor, of_chosen) for tensor in (place, begins, ends)
             )
             shortened = self._with_long_replaced(tf.boolean_mask(lines, chosen), *words)
             return tf.tensor_scatter_nd_update(text, tf.where(chosen), shortened)
@@ -122,8 +122,9 @@ class WordPiece(Tokenizer):
         begins, ends = (side + tf.gather(starts, row) for side in (begins, ends))
         # The last word that begins at the character or before it.
         word = tf.maximum(tf.searchsorted(begins, place, side="right") - 1, 0)
-        is_first = place == tf.gather(begins, word)
-        inside = (place >= tf.gather(begins, word)) & (place < tf.gather(ends, word))
+        begin, end = tf.gather(begins, word), tf.gather(ends, word)
+        is_first = place == begin
+        inside = (place >= begin) & (place < end)
         characters = tf.math.unsorted_segment_sum(
             tf.cast(inside, tf.int32), word, tf.size(begins)
         )
