@@ -187,9 +187,9 @@ def test_a_perceptron_learns_what_no_line_separates():
 @pytest.mark.filterwarnings("error")
 def test_long_vectors_do_not_overflow_a_perceptron():
     x, y = blobs(60, 2, seed=0)
-    ((found,),) = perceptron.fit_path(
-        1e4 * x, y, np.arange(40), np.arange(40, 60), [np.arange(60)], [1e-5], 0, 5
-    )
+    long = 1e4 * x
+    train, dev = (long[:40], y[:40]), (long[40:], y[40:])
+    ((found,),) = perceptron.fit_path(train, dev, [long], 2, [1e-5], 0, 5)
     assert np.mean(found == y) > 0.6
 
 
@@ -197,14 +197,14 @@ def test_the_strength_counts_and_a_seed_repeats():
     random = np.random.default_rng(1)
     x = random.normal(size=[1300, 3]).astype(np.float32)
     y = (x @ [1.0, -1.0, 0.5] > 0.8).astype(int)
-    train, dev = np.arange(1000), np.arange(1000, 1300)
-    arguments = (x, y, train, dev, [dev], [1e-5, 10.0], 3, 0)
+    train, dev = (x[:1000], y[:1000]), (x[1000:], y[1000:])
+    arguments = (train, dev, [dev[0]], 2, [1e-5, 10.0], 3, 0)
     (weak,), (strong,) = perceptron.fit_path(*arguments)
-    assert np.mean(weak == y[dev]) > 0.9 and (weak != strong).any()
+    assert np.mean(weak == dev[1]) > 0.9 and (weak != strong).any()
     np.testing.assert_array_equal(perceptron.fit_path(*arguments)[0][0], weak)
-    # Without rows to validate on, a 20th of the training rows validates.
-    ((own,),) = perceptron.fit_path(x, y, train, None, [dev], [1e-5], 3, 0)
-    assert np.mean(own == y[dev]) > 0.8
+    # Without examples to validate on, a 20th of the training examples validates.
+    ((own,),) = perceptron.fit_path(train, None, [dev[0]], 2, [1e-5], 3, 0)
+    assert np.mean(own == dev[1]) > 0.8
 
 
 def test_reports_name_the_classifier():

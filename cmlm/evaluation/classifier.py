@@ -51,35 +51,59 @@ def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:
     return FOLDS_GRID if of_folds else GRID
 
 
+class _Rows(NamedTuple):
+    """Rows of an array, which are copied only when they are read.
+
+    Attributes:
+        x: the features, float [n, dim].
+        rows: the rows; a slice needs no copy.
+    """
+
+    x: np.ndarray
+    rows: np.ndarray | slice = slice(None)
+
+    def read(self) -> np.ndarray:
+        """The features, float [rows, dim]."""
+        return self.x[self.rows]
+
+
 class _Path(NamedTuple):
     """A regularization path: a classifier is fitted with each strength of a grid.
 
     Attributes:
-        train: the rows to train on.
-        dev: the rows by which networks stop; None: see `perceptron.fit_path`.
-        tests: the rows of each test set.
+        train: the examples to train on, and their labels.
+        dev: the examples by which networks stop, and their labels; None: see
+            `perceptron.fit_path`.
+        tests: the examples of each test set.
         grid: the strengths.
     """
 
-    train: np.ndarray
-    dev: np.ndarray | None
-    tests: Sequence[np.ndarray]
+    train: tuple[_Rows, np.ndarray]
+    dev: tuple[_Rows, np.ndarray] | None
+    tests: Sequence[_Rows]
     grid: Sequence[float]
 
 
 def _fit_path(
-    kind: str, x: np.ndarray, y: np.ndarray, seed: int, path: _Path
+    kind: str, classes: int, seed: int, path: _Path
 ) -> list[list[np.ndarray]]:
     """For each strength, the predicted labels of each test set."""
+    x, y = path.train[0].read(), path.train[1]
     if kind != LOGISTIC:
         return perceptron.fit_path(
-            x, y, path.train, path.dev, path.tests, path.grid, seed, _HIDDEN[kind]
+            (x, y),
+            path.dev and (path.dev[0].read(), path.dev[1]),
+            [test.read() for test in path.tests],
+            classes,
+            path.grid,
+            seed,
+            _HIDDEN[kind],
         )
     # Vectors that are not scaled make the problem ill-conditioned: L-BFGS takes
     # hundreds of steps. Newton's method takes few, in double precision only.
-    rows, labels = x[path.train].astype(np.float64), y[path.train]
+    x = x.astype(np.float64)
     # The Hessian of newton-cholesky grows with the square of the classes.
-    if len(np.unique(labels)) > 2:
+    if len(np.unique(y)) > 2:
         solver, tol = "newton-cg", 1e-5
     else:
         solver, tol = "newton-cholesky", 1e-6
@@ -90,21 +114,16 @@ def _fit_path(
     for value in path.grid:
         model.set_params(C=value)
         try:
-            model.fit(rows, labels)
+            model.fit(x, y)
         except LinAlgWarning:
             # As the solver itself does for a singular Hessian.
-            model.set_params(solver="lbfgs").fit(rows, labels)
-        predicted.append([model.predict(x[test]) for test in path.tests])
+            model.set_params(solver="lbfgs").fit(x, y)
+        predicted.append([model.predict(test.read()) for test in path.tests])
     return predicted
 
 
 def _fit_paths(
-    kind: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    seed: int,
-    paths: Sequence[_Path],
-    jobs: int = 1,
+    kind: str, classes: int, seed: int, paths: Sequence[_Path], jobs: int = 1
 ) -> list[list[list[np.ndarray]]]:
     """Calls `_fit_path` with each path, `jobs` at a time; 0 for one on each core."""
     parallel = joblib.Parallel(n_jobs=jobs or machine.processors(), prefer="threads")
@@ -115,7 +134,12 @@ def _fit_paths(
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("error", LinAlgWarning)
         fit = joblib.delayed(_fit_path)
-        return parallel(fit(kind, x, y, seed, path) for path in paths)
+        return parallel(fit(kind, classes, seed, path) for path in paths)
+
+
+def _classes(*labels: np.ndarray) -> int:
+    """The number of classes, which are numbered from 0 on."""
+    return 1 + int(max(part.max() for part in labels))
 
 
 def _best(accuracies: np.ndarray) -> int:
@@ -160,8 +184,12 @@ def _cross_validate(
     jobs: int,
 ) -> np.ndarray:
     """The accuracies, [folds, grid]; each fold has rows to train on and to test."""
-    paths = [_Path(train, test, [test], grid) for train, test in folds]
-    fitted = _fit_paths(kind, x, y, seed, paths, jobs)
+    paths = []
+    for train, test in folds:
+        tested = _Rows(x, test)
+        learnt = _Rows(x, train), y[train]
+        paths.append(_Path(learnt, (tested, y[test]), [tested], grid))
+    fitted = _fit_paths(kind, _classes(y), seed, paths, jobs)
     return np.array(
         [
             [metrics.accuracy(tests[0], y[test]) for tests in predicted]
@@ -199,10 +227,10 @@ def nested_cross_validation(
     # [outer folds, grid]
     accuracies = accuracies.reshape([FOLDS, FOLDS, len(grid)]).mean(axis=1)
     paths = [
-        _Path(train, None, [test], [grid[_best(row)]])
+        _Path((_Rows(x, train), y[train]), None, [_Rows(x, test)], [grid[_best(row)]])
         for (train, test), row in zip(outer, accuracies, strict=True)
     ]
-    fitted = _fit_paths(kind, x, y, seed, paths, jobs)
+    fitted = _fit_paths(kind, _classes(y), seed, paths, jobs)
     predicted = np.empty_like(y)
     for ((labels,),), (_, test) in zip(fitted, outer, strict=True):
         predicted[test] = labels
@@ -247,11 +275,9 @@ def validation_then_test(
     Returns:
         The predicted labels of `x_test`, and the best accuracy on the validation set.
     """
-    every, labels = np.concatenate([x, x_dev, x_test]), np.concatenate([y, y_dev])
-    ends = np.cumsum([len(x), len(x_dev)])
-    train, dev, test = np.split(np.arange(len(every)), ends)
-    path = _Path(train, dev, [dev, test], _grid(kind))
-    (fitted,) = _fit_paths(kind, every, labels, seed, [path])
+    dev = _Rows(x_dev)
+    path = _Path((_Rows(x), y), (dev, y_dev), [dev, _Rows(x_test)], _grid(kind))
+    (fitted,) = _fit_paths(kind, _classes(y, y_dev), seed, [path])
     accuracies = np.array([metrics.accuracy(of_dev, y_dev) for of_dev, _ in fitted])
     _, predicted = fitted[_best(accuracies)]
     return predicted, float(accuracies.max())
@@ -266,7 +292,5 @@ def fit_and_predict(
     strength: float = 1.0,
 ) -> np.ndarray:
     """Predicts the labels of `x_test`, by default by a regression with C = 1."""
-    both = np.concatenate([x, x_test])
-    train, test = np.split(np.arange(len(both)), [len(x)])
-    path = _Path(train, None, [test], [strength])
-    return _fit_paths(kind, both, y, seed, [path])[0][0][0]
+    path = _Path((_Rows(x), y), None, [_Rows(x_test)], [strength])
+    return _fit_paths(kind, _classes(y), seed, [path])[0][0][0]

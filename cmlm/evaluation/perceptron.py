@@ -25,11 +25,10 @@ _DEV_SHARE = 0.05
 
 
 def fit_path(
-    x: np.ndarray,
-    y: np.ndarray,
-    train: np.ndarray,
-    dev: np.ndarray | None,
+    train: tuple[np.ndarray, np.ndarray],
+    dev: tuple[np.ndarray, np.ndarray] | None,
     tests: Sequence[np.ndarray],
+    classes: int,
     strengths: Sequence[float],
     seed: int,
     hidden: int,
@@ -37,11 +36,11 @@ def fit_path(
     """Trains a classifier for each strength of the regularization.
 
     Args:
-        x: the features, float [n, inputs].
-        y: the classes, int [n], from 0 on.
-        train, dev: the rows to train on and the rows to validate on; without `dev`, a
-            random 20th of `train` validates.
-        tests: the rows of each test set.
+        train: the features to train on, float [n, inputs], and their classes, int [n],
+            from 0 on.
+        dev: the features and classes to validate on; None: a random 20th of `train`.
+        tests: the features of each test set.
+        classes: the number of classes.
         strengths: the strengths, PyTorch's `weight_decay`.
         seed: the seed of the first weights and of the order of examples.
         hidden: the number of hidden units; 0 for a linear layer alone.
@@ -50,22 +49,22 @@ def fit_path(
         For each strength, the predicted classes of each test set, int [rows].
     """
     random = np.random.default_rng(seed)
-    x = np.asarray(x, np.float32)
+    x, y = np.asarray(train[0], np.float32), train[1]
     if dev is None:
-        order = random.permutation(len(train))
-        count = max(1, int(_DEV_SHARE * len(train)))
-        train, dev = train[order[count:]], train[order[:count]]
-    inputs, classes = x.shape[1], int(y.max()) + 1
-    widths = [inputs, hidden, classes] if hidden else [inputs, classes]
+        order = random.permutation(len(x))
+        count = max(1, int(_DEV_SHARE * len(x)))
+        held, learnt = order[:count], order[count:]
+        dev, x, y = (x[held], y[held]), x[learnt], y[learnt]
+    widths = [x.shape[1], *([hidden] if hidden else []), classes]
     networks = Networks(widths, strengths, _cross_entropy_gradient, random)
 
-    def predict(rows: np.ndarray) -> np.ndarray:
-        return networks.logits(x[rows]).argmax(axis=2)
+    def predict(features: np.ndarray) -> np.ndarray:
+        return networks.logits(np.asarray(features, np.float32)).argmax(axis=2)
 
     networks.train(
-        x[train],
-        y[train],
-        lambda: (predict(dev) == y[dev]).mean(axis=1),
+        x,
+        y,
+        lambda: (predict(dev[0]) == dev[1]).mean(axis=1),
         epochs_between=4,
         most_epochs=200,
         patience=5,

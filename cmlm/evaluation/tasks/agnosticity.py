@@ -75,9 +75,8 @@ class LanguageAgnosticity(base.Task[Pool]):
     def score(self, data: Pool, vectors: base.Vectors) -> dict[str, float]:
         scores = {}
         for suffix, parts in self._before_and_after(data, vectors).items():
-            matrix = neighbour_languages(parts, _NEIGHBOURS)
+            matrix, nearest = neighbour_languages(parts, _NEIGHBOURS, 1)
             same = 100 * float(np.mean(np.diag(matrix)))
-            nearest = neighbour_languages(parts, 1)
             within, across = similarities(parts)
             scores |= {
                 f"other_language{suffix}": 100 - same,
@@ -95,8 +94,9 @@ class LanguageAgnosticity(base.Task[Pool]):
         for suffix, parts in self._before_and_after(data, vectors).items():
             name = "after" if suffix else "before"
             places = metrics.plane([part[:_MAPPED] for part in parts.values()])
+            (matrix,) = neighbour_languages(parts, _NEIGHBOURS)
             drawn[name] = {
-                "neighbours": neighbour_languages(parts, _NEIGHBOURS).tolist(),
+                "neighbours": matrix.tolist(),
                 "map": dict(zip(parts, places, strict=True)),
             }
         return drawn
@@ -267,32 +267,35 @@ def _check_pool(columns: dict[str, list[str]]) -> None:
             )
 
 
-def neighbour_languages(parts: dict[str, np.ndarray], k: int) -> np.ndarray:
+def neighbour_languages(parts: dict[str, np.ndarray], *counts: int) -> np.ndarray:
     """For each language, the share of each language among the nearest neighbours.
 
     Args:
         parts: the unit vectors of each language, float [n, dim].
-        k: the number of neighbours; a sentence is not its own neighbour.
+        *counts: numbers of neighbours; a sentence is not its own neighbour.
 
     Returns:
-        float [languages, languages]: row i holds the shares of all languages among the
-        neighbours of language i, and sums to 1.
+        float [numbers, languages, languages]: row i of a matrix holds the shares of all
+        languages among the neighbours of language i, and sums to 1.
     """
     pool = np.concatenate(list(parts.values()))
-    counts = [len(part) for part in parts.values()]
-    language = np.repeat(np.arange(len(parts)), counts)
-    starts = np.cumsum([0, *counts])
-    matrix = np.zeros([len(parts), len(parts)])
+    sizes = [len(part) for part in parts.values()]
+    language = np.repeat(np.arange(len(parts)), sizes)
+    starts = np.cumsum([0, *sizes])
+    matrices = np.zeros([len(counts), len(parts), len(parts)])
     for row, part in enumerate(parts.values()):
-        _, found = exact.nearest(part, pool, k + 1)
+        _, found = exact.nearest(part, pool, max(counts) + 1)
         own = np.arange(starts[row], starts[row + 1])[:, np.newaxis]
         others = found != own
         # If the pool holds a duplicate, a sentence may be missing from its own
         # neighbours. Then the last neighbour is dropped instead.
         others[others.all(axis=1), -1] = False
-        found = language[found[others]]
-        matrix[row] = np.bincount(found, minlength=len(parts)) / len(found)
-    return matrix
+        # A small pool has fewer neighbours.
+        languages = language[found[others]].reshape([len(part), -1])
+        for matrix, count in zip(matrices, counts, strict=True):
+            nearest = languages[:, :count].ravel()
+            matrix[row] = np.bincount(nearest, minlength=len(parts)) / len(nearest)
+    return matrices
 
 
 def similarities(parts: dict[str, np.ndarray]) -> tuple[float, float]:
