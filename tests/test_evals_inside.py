@@ -1,9 +1,12 @@
 """Tasks scored while a model trains: in its metrics, and choosing its best."""
 
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import toys
+from encoders import Table
 
 from cmlm.config import experiment
 from cmlm.encoders import opening
@@ -125,19 +128,18 @@ def test_what_cannot_be_scored_stops_before_the_first_step(
     assert not (tmp_path / "run" / "params.yaml").exists()
 
 
+def test_a_task_without_its_library_stops_before_the_first_step(
+    run_config, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    config, _ = run_config(**{"trainer.evals": "[un]"})
+    with pytest.raises(UserError, match="faiss is not installed"):
+        building.build(Stage(config, str(tmp_path / "run")))
+
+
 def test_tasks_without_their_folder_are_named(run_config):
     with pytest.raises(UserError, match="evals_data_dir is ''; allowed: the folder"):
         run_config(**{"trainer.evals_data_dir": ""})
-
-
-class Table:
-    """An encoder that looks its vectors up."""
-
-    def __init__(self, table):
-        self._table = table
-
-    def encode(self, sentences, **_):
-        return np.array([self._table[sentence] for sentence in sentences], np.float32)
 
 
 def test_data_is_read_once_and_scores_follow_the_model(tmp_path):

@@ -181,6 +181,12 @@ def test_steps_or_epochs_whichever_is_named():
     steps = loading.load("mirror/sentence", (), ["trainer.train_steps=70"]).trainer
     assert (steps.epochs, steps.train_steps) == (0, 70)
     assert loading.load("mirror/sentence", (), ["trainer.epochs=2"]).trainer.epochs == 2
+    # The later source wins.
+    first = ["trainer.epochs=2,trainer.train_steps=9"]
+    later = loading.load("mirror/sentence", (), [*first, "trainer.train_steps=50"])
+    assert (later.trainer.epochs, later.trainer.train_steps) == (0, 50)
+    later = loading.load("mirror/sentence", (), ["trainer.train_steps=5", *first])
+    assert later.trainer.epochs == 2
     both = ["trainer.epochs=2", "task.mlm.weight=1"]
     with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
         loading.load("mirror/sentence", (), both).validate()
@@ -188,6 +194,22 @@ def test_steps_or_epochs_whichever_is_named():
     both = ["trainer.epochs=2", "trainer.stacking_steps=[5]"]
     with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
         loading.load("mirror/sentence", (), both).validate()
+
+
+@pytest.mark.parametrize(
+    "steps, step",
+    [
+        ("task.cmlm.start_step=3", 0),
+        ("task.cmlm.end_step=9", 9),
+        ("task.mlm.weight=1,task.mlm.end_step=4,task.cmlm.start_step=5", 4),
+    ],
+)
+def test_a_step_without_an_objective_is_refused(steps, step):
+    settings = [steps, "trainer.train_steps=10"]
+    said = f"no objective is active at step {step} of 10; allowed: task.NAME.start_step"
+    with pytest.raises(UserError, match=said):
+        loading.load("cmlm/english", (), settings).validate()
+    loading.load("cmlm/english", (), ["task.cmlm.end_step=10", settings[1]]).validate()
 
 
 def test_later_overrides_win_and_files_come_first(tmp_path):

@@ -30,6 +30,20 @@ def test_line_shows_step_metrics_pace_and_time_to_go(capsys, monkeypatch):
     ]
 
 
+def test_a_validation_is_no_part_of_the_pace(capsys, monkeypatch):
+    seconds = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)
+    line = progress.ProgressLine(total_steps=100, start_step=0)
+    for step in (10, 20):
+        seconds += 20
+        line.update(step, {}, examples_per_step=32)
+    seconds += 600
+    line.interrupt(600)
+    seconds += 20
+    line.update(30, {}, examples_per_step=32)
+    assert lines(capsys)[-1] == "step 30/100  16 examples/s  ETA 2m 20s"
+
+
 def test_a_log_file_gets_a_line_every_ten_seconds_and_the_last(capsys, monkeypatch):
     seconds = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)

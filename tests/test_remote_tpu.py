@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import model_dirs
 import pytest
 import toys
 
@@ -29,6 +30,20 @@ def config_of(tpu="NAME", text="gs://bucket/a.txt"):
 def test_a_local_path_is_named(directory, text, words):
     with pytest.raises(UserError, match=words):
         remote_tpu.refuse(config_of(text=text), directory)
+
+
+def test_local_validation_data_and_runs_are_named(tmp_path):
+    config = config_of()
+    config.task.bitext.weight = 1.0
+    config.task.bitext.train_data.input_path = "en-de=gs://bucket/a.tsv"
+    config.task.bitext.validation_data = "en-de=held.tsv"
+    words = "task.bitext.validation_data is en-de=held.tsv; allowed with"
+    with pytest.raises(UserError, match=words):
+        remote_tpu.refuse(config, REMOTE)
+    config = config_of()
+    config.init_checkpoint = model_dirs.write(tmp_path / "run")
+    with pytest.raises(UserError, match="--init_checkpoint is .*run; allowed with"):
+        remote_tpu.refuse(config, REMOTE)
 
 
 @pytest.mark.parametrize("text", ["gs://bucket/*.txt", "builtin:python-docs", ""])

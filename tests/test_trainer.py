@@ -616,7 +616,12 @@ def test_held_out_text_that_fills_no_batch_is_named(
     objective.static_shapes = True
     objective.config.train_data.hold_out_fraction = fraction
     rows = objective.train_dataset(tf.distribute.InputContext())
-    objective.validation_dataset = lambda context: rows.take(0)
+
+    def validation_dataset(context):
+        assert fraction, "the whole text would be read in vain"
+        return rows.take(0)
+
+    objective.validation_dataset = validation_dataset
     assert trainer.evaluate(-1) == {}
     said = "cmlm is not validated: the held-out data of one host has less than"
     assert (said in caplog.text) == (fraction > 0)

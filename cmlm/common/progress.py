@@ -100,8 +100,13 @@ class ProgressLine:
         else:
             print(line, file=sys.stderr, flush=True)
 
-    def interrupt(self) -> None:
-        """Ends the line, so that other output can follow."""
+    def interrupt(self, seconds: float = 0) -> None:
+        """Ends the line, so that other output can follow.
+
+        Args:
+            seconds: the time since the last step, which does not count for the pace.
+        """
+        self._window = [(when + seconds, step) for when, step in self._window]
         if self._terminal:
             print(file=sys.stderr)
 

@@ -167,8 +167,7 @@ class ExperimentConfig(hyperparams.Config):
     def has_validation(self) -> bool:
         """Whether a validation has something to measure."""
         return bool(self.trainer.evals) or any(
-            each.validation_data or each.train_data.hold_out_fraction
-            for each in self.task.enabled().values()
+            each.has_validation for each in self.task.enabled().values()
         )
 
     def validate(self) -> None:
@@ -203,6 +202,8 @@ class ExperimentConfig(hyperparams.Config):
                 "0 (trainer.train_steps decides) for several objectives and for"
                 " trainer.stacking_steps",
             )
+        if not self.trainer.epochs:
+            self.check_steps()
         best = self.trainer.best_checkpoint_metric
         # The metrics of the `evals` tasks are known only after their data is read.
         if best and best.partition("/")[0] not in enabled and not self.trainer.evals:
@@ -213,3 +214,15 @@ class ExperimentConfig(hyperparams.Config):
             )
         for name, objective in enabled.items():
             objective.check_model(f"task.{name}.", self.model)
+
+    def check_steps(self) -> None:
+        """Raises UserError for a step of the run in which no objective takes part."""
+        enabled, steps = self.task.enabled(), self.trainer.train_steps
+        ends = (each.end_step for each in enabled.values() if each.end_step is not None)
+        for step in sorted([0, *ends]):
+            active = any(each.is_active(step) for each in enabled.values())
+            if step < steps and not active:
+                raise UserError(
+                    f"no objective is active at step {step:,} of {steps:,}; allowed: "
+                    "task.NAME.start_step and .end_step that leave out no step"
+                )

@@ -45,8 +45,6 @@ def load_given(
     given = override(config, config_files, overrides)
     # `task.cmlm=5` would be an objective without settings.
     fields.check_types(config)
-    if "trainer.train_steps" in given and "trainer.epochs" not in given:
-        config.trainer.epochs = 0
     for name, objective in config.task.enabled().items():
         if isinstance(objective, MaskedTextConfig):
             _refuse_masks_without_effect(f"task.{name}", objective, given)

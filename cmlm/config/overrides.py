@@ -37,7 +37,11 @@ def override(
     given: set[str] = set()
     for values, source in _read(config_files, overrides):
         _apply(config, values, source)
-        given.update(_paths(values))
+        named = set(_paths(values))
+        # The steps of a later source win over the epochs of an earlier one.
+        if "trainer.train_steps" in named and "trainer.epochs" not in named:
+            config.trainer.epochs = 0
+        given |= named
     return given
 
 

@@ -127,6 +127,11 @@ class ObjectiveConfig(hyperparams.Config):
         """The setting by which an objective sets initial weights, or ""."""
         return ""
 
+    @property
+    def has_validation(self) -> bool:
+        """Whether it validates: on data of its own, or on a held-out share."""
+        return bool(self.validation_data or self.train_data.hold_out_fraction)
+
     def is_active(self, step: int) -> bool:
         """Whether the objective takes part in the step with this number (from 0)."""
         return (

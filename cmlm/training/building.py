@@ -252,6 +252,7 @@ def _count_steps(
         )
     objective.epoch_examples = steps * batch
     config.trainer.train_steps = epochs * steps
+    config.check_steps()
     logger.info(
         "epochs: %d of %s; steps of each: %d; examples left out of each: %d",
         epochs,

@@ -9,7 +9,7 @@ Dropout is a function of seed and step.
 from __future__ import annotations
 
 import contextlib
-import io
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +48,11 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
         validates = owes_validation or (validate and not run.is_over)
         loops = _Loops(run, signals, validates)
         # The reporter replaces the controller's own output.
-        with contextlib.redirect_stdout(io.StringIO()), _leaving_together(strategy):
+        with (
+            open(os.devnull, "w") as nothing,
+            contextlib.redirect_stdout(nothing),
+            _leaving_together(strategy),
+        ):
             controller = orbit.Controller(
                 global_step=trainer.optimizer.iterations,
                 trainer=trainer,

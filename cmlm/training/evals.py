@@ -63,6 +63,8 @@ class Evals:
         from cmlm.evaluation import catalogue, run
 
         tasks = catalogue.select(settings.evals, flag="trainer.evals")
+        for task in tasks:
+            task.check()
         self._tasks, failed = run.read(
             tasks, settings.evals_data_dir, "trainer.evals_data_dir"
         )

@@ -16,6 +16,7 @@ from cmlm.objectives.distill import DistillConfig
 from cmlm.objectives.misad import MisadConfig
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.unigrams import Unigrams
+from cmlm.training import warm_start
 
 
 def is_remote(runtime: config_definitions.RuntimeConfig) -> bool:
@@ -47,6 +48,12 @@ def refuse(config: ExperimentConfig, directory: str) -> None:
             raise fields.refused(setting, objective.candidates, f"spans with {tpu}")
         for flag, place in objective.named_by_flags().items():
             paths += [(f"--{flag}", path) for path in getattr(*place).split(",")]
+        setting = objective.validation_setting(name)
+        validation = objective.validation_data.split(",")
+        paths += [(setting, path) for path in validation]
+    # This process reads the weights of another program; TensorFlow restores a run.
+    if config.init_checkpoint and warm_start.own_run(config.init_checkpoint):
+        paths.append(("--init_checkpoint", config.init_checkpoint))
     for flag, path in paths:
         # The run writes the builtin text into its model_dir.
         if path and path_names.is_local(path) and builtin.PYTHON_DOCS not in path:

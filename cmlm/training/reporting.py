@@ -112,9 +112,10 @@ class Reporter:
             for name, value in metrics.items()
             if name.endswith("/conditioning_gain")
         }
-        self._line.interrupt()
         # Validation is not part of the measured training time.
-        self._row_start += time.monotonic() - self._trained_at
+        took = time.monotonic() - self._trained_at
+        self._line.interrupt(took)
+        self._row_start += took
         if not metrics:
             # The run has said so before its first step.
             return

@@ -66,6 +66,9 @@ class Validator:
         """
         totals: dict[str, list[float]] = {}
         for name in names:
+            if not self._objectives[name].config.has_validation:
+                # To find out, the pipeline would read the whole text.
+                continue
             if name not in self._datasets:
                 self._datasets[name] = self._strategy.distribute_datasets_from_function(
                     self._objectives[name].validation_dataset
@@ -92,11 +95,7 @@ class Validator:
         the validation.
         """
         objective = self._objectives[name]
-        holds_out = (
-            objective.config.validation_data
-            or objective.config.train_data.hold_out_fraction
-        )
-        if objective.static_shapes and holds_out:
+        if objective.static_shapes:
             logger.warning(
                 "%s is not validated: the held-out data of one host has less than its "
                 "share of %s examples; name more data or more files with %s, or raise "
