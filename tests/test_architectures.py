@@ -538,6 +538,22 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
 
 
 @pytest.mark.large
+@pytest.mark.parametrize("make", [relative, narrow_electra, narrow_albert])
+def test_an_export_of_a_family_gives_its_weights(tmp_path, make):
+    opened = opening.open_weights(str(make(tmp_path)))
+    (tmp_path / "export").mkdir()
+    saved_models.write(opened, str(tmp_path / "export"), seq_length=16)
+    again = opening.open_weights(str(tmp_path / "export"))
+    for name in ("hidden_size", "embedding_size", "relative_positions", "pooling"):
+        assert getattr(again.config.model, name) == getattr(opened.config.model, name)
+    before = weights.read(opened.encoder, opened.config.model)
+    after = weights.read(again.encoder, again.config.model)
+    assert before.keys() == after.keys()
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, after[name])
+
+
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_vocab_json_and_merges_are_a_tokenizer(tmp_path):
     folder = byte_level_roberta(tmp_path)

@@ -98,6 +98,21 @@ def test_a_start_with_one_encoder_starts_both(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+def test_both_encoders_start_where_one_reads_the_projection(tmp_path):
+    """CMLM's projection is a weight of the first encoder, and not of the second."""
+    source = toys.model(num_layers=1)
+    path = tf.train.Checkpoint(model=source).save(f"{tmp_path}/ckpt")
+    model = toys.model(num_layers=1, sentence_vector="projected")
+    model.second_encoder()
+    restoring.initialize(model, path)
+    both = (
+        model.parts[name].bert.get_weights() for name in ("encoder", "second_encoder")
+    )
+    for weights in zip(*both, source.encoder.bert.get_weights(), strict=True):
+        np.testing.assert_array_equal(weights[0], weights[2])
+        np.testing.assert_array_equal(weights[1], weights[2])
+
+
 def test_stacking_and_pruning_reach_both_encoders(tmp_path):
     shallow = toys.model(num_layers=1)
     shallow.second_encoder()

@@ -200,6 +200,8 @@ def _fixed(encoder, reading: Reading, model: str):
         if name == "prompt_name":
             continue
         own = known.get(name)
+        if name == "dimensions" and value == 0 and _is_whole(encoder):
+            continue
         if value not in (None, own):
             allowed = f"no --{name}" if own in (None, "", {}) else repr(own)
             raise UserError(
@@ -210,6 +212,11 @@ def _fixed(encoder, reading: Reading, model: str):
         return encoder
     prompts.check_name(reading.prompt_name, encoder.prompts, model, "--prompt_name")
     return encoder.prompted(reading.prompt_name)
+
+
+def _is_whole(encoder) -> bool:
+    """Whether an encoder describes itself, and as one without shorter vectors."""
+    return "fingerprint" in encoder.info and not encoder.info.get("dimensions")
 
 
 def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder:

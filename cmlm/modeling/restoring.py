@@ -141,7 +141,8 @@ def initialize(
     else:
         parts = take(model, foreign.with_layers(source, layers))
     if SECOND_ENCODER in model.parts and SECOND_ENCODER not in parts:
-        model.second_encoder().set_weights(model.encoder.get_weights())
+        # Not the projection of CMLM, which the first encoder may have.
+        model.second_encoder().bert.set_weights(model.encoder.bert.get_weights())
         logger.info("%s has one encoder: both encoders start from it", path)
         parts.append(SECOND_ENCODER)
     return parts

@@ -61,6 +61,8 @@ _FOLLOWED = {
     },
     "module_output_name": "token_embeddings",
 }
+# By these, sentence-transformers cuts queries and documents at lengths of their own.
+_LENGTHS_OF_TASKS = ("query_length", "document_length", "query_expansion")
 _ENCODER_ARGUMENTS = ("config_args", "config_kwargs", "model_args", "model_kwargs")
 # Arguments of the encoder that change no vector beyond rounding.
 _WITHOUT_EFFECT = {
@@ -276,6 +278,12 @@ def _check_arguments(folder: str, length: int | None) -> None:
         if settings.get(name) not in (None, value):
             raise UserError(
                 f"{path} has {name}={shown(settings[name])}; allowed: {value!r}"
+            )
+    for name in _LENGTHS_OF_TASKS:
+        if settings.get(name) not in (None, length):
+            raise UserError(
+                f"{path} has {name}={shown(settings[name])}; allowed: null, or the "
+                f"longest sentence, {length}"
             )
     for group in _ENCODER_ARGUMENTS:
         values = json_files.field(settings, group, dict, path, {})

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from cmlm.common import json_files
+from cmlm.common import json_files, path_names
 from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
@@ -52,7 +52,8 @@ _TF1_OUTSIDE = {
     "cls/predictions/output_bias": weights.OUTPUT_BIAS,
 }
 _TF1_UNUSED = re.compile(
-    r"adam_[mv]$|^global_step$|^cls/seq_relationship/|_power$|^output_(weights|bias)$"
+    r"adam_[mv]$|^global_step$|^cls/(seq_relationship|squad)/|_power$"
+    r"|^output_(weights|bias)$"
 )
 # Checkpoint keys that training or an export stores beside the encoder.
 _UNUSED = re.compile(
@@ -61,8 +62,11 @@ _UNUSED = re.compile(
 )
 _GARDEN = re.compile(
     r"(?:^|/)((?:word_embeddings|position_embedding|type_embeddings)/embeddings"
-    r"|embeddings/layer_norm/\w+|transformer/layer_\d+/.+|pooler_transform/\w+)$"
+    r"|embeddings/layer_norm/\w+|embedding_projection/\w+|transformer/layer_\d+/.+"
+    r"|pooler_transform/\w+)$"
 )
+# The table of relative positions in an export of this project.
+_RELATIVE = "table"
 _GARDEN_HEAD = re.compile(
     r"(?:^|/)cls/predictions/(transform/\w+/\w+|output_bias/bias)$"
 )
@@ -74,8 +78,9 @@ def open_file(prefix: str):
     """Opens a checkpoint for reading.
 
     Raises:
-        UserError: the checkpoint is damaged.
+        UserError: the checkpoint is damaged, or TensorFlow cannot open its path.
     """
+    path_names.refuse_pattern(prefix)
     try:
         return tf.train.load_checkpoint(prefix)
     except (tf.errors.OpError, ValueError, IndexError) as error:
@@ -115,7 +120,9 @@ def read(prefix: str) -> base.Source:
     vocab_name = os.path.join(folder, vocabulary_file.FILE_NAME)
     vocab = base.read_vocab(vocab_name)
     rules = base.vocabulary_rules(vocab_name, vocab, notes) if vocab else {}
-    longest = {
+    stated = {
+        # As TensorFlow lower-cases, also Turkish.
+        "dotless_i": False,
         "max_word_bytes": 4 * max_characters,
         "max_word_characters": max_characters,
         "style": "tf-text" if is_garden else "hugging-face",
@@ -127,7 +134,7 @@ def read(prefix: str) -> base.Source:
         load=lambda: arrays(stored, found),
         vocab=vocab,
         vocab_name=vocab_name if vocab else "",
-        rules=longest | rules,
+        rules=stated | rules,
         unused=unused,
         notes=notes,
     )
@@ -169,6 +176,8 @@ def garden_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
             return None
         if match := _GARDEN.search(name):
             return match.group(1)
+        if name == _RELATIVE:
+            return weights.RELATIVE
         if match := _GARDEN_HEAD.search(name):
             return f"{weights.MASKED_LM}/{match[1]}"
         return None
@@ -185,19 +194,22 @@ def shapes(stored, found: dict[str, str], path: str) -> dict:
             raise UserError(f"{path} has no {name}; allowed: a BERT encoder")
         return by_name[found[name]]
 
-    vocab_size, hidden_size = shape(weights.WORDS)
+    vocab_size, embedding_size = shape(weights.WORDS)
     numbers = weights.layer_numbers(found)
     if not numbers:
         raise UserError(f"{path} has no Transformer layer of a BERT encoder")
+    query = shape(weights.layer(0, "self_attention/query/kernel"))
+    hidden_size = query[0]
     model = {
         "num_layers": max(numbers) + 1,
         "hidden_size": hidden_size,
+        "embedding_size": 0 if embedding_size == hidden_size else embedding_size,
+        "relative_positions": weights.RELATIVE in found,
         "intermediate_size": shape(weights.layer(0, "intermediate/kernel"))[1],
         "max_position_embeddings": shape(weights.POSITIONS)[0],
         "type_vocab_size": shape(weights.TYPES)[0],
         "vocab_size": vocab_size,
     }
-    query = shape(weights.layer(0, "self_attention/query/kernel"))
     if len(query) == 3:
         model["num_attention_heads"] = query[1]
     return model

@@ -62,6 +62,8 @@ def read(folder: str) -> base.Source:
     vocab_name = vocab_name or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     rules = {
+        # As TensorFlow lower-cases, also Turkish; our own exports state all rules.
+        "dotless_i": False,
         "max_word_bytes": MAX_WORD_BYTES if settings else _MAX_WORD_BYTES,
         "max_word_characters": 0,
     }
