@@ -20,6 +20,7 @@ a training stopped by SIGTERM, after it has saved; 141 the reader of stdout has 
 
 import contextlib
 import errno
+import io
 import logging
 import math
 import os
@@ -165,6 +166,9 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
 def guard(body: Callable[[], object]) -> None:
     """Runs a body and ends the process with its exit code, see above."""
     native_log.prepare()
+    # A text of the user may hold what the terminal cannot show.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         try:
             body()

@@ -19,7 +19,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import choices
+from cmlm.common import choices, path_names
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
@@ -212,6 +212,7 @@ def main(_) -> int | None:
         print(overrides.to_yaml(configure()), end="")
         return None
     cli.require(model_dir="a directory, new or old")
+    path_names.refuse_pattern(FLAGS.model_dir, "--model_dir")
     if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()

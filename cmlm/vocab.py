@@ -25,7 +25,7 @@ import shlex
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import beam_flags, choices
+from cmlm.common import beam_flags, choices, path_names
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -229,6 +229,7 @@ def _prune(paths: dict[str, list[str]]) -> None:
         from cmlm.common import files
         from cmlm.encoders import pruning
 
+    path_names.refuse_pattern(FLAGS.output, "--output")
     text = [path for of in paths.values() for path in of]
     pruned = pruning.prune(
         FLAGS.prune_model,

@@ -269,15 +269,7 @@ class Server:
             return _json({"error": "the request has too many nested lists"}, 400)
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:
             return _json({"error": _reason(error)}, 400)
-        values = {key: _to_json(value) for key, value in outputs.items()}
-        if len(values) == 1:
-            (answer,) = values.values()
-        elif by_row:
-            rows = zip(*values.values(), strict=True)
-            answer = [dict(zip(values, row, strict=True)) for row in rows]
-        else:
-            answer = values
-        return _json({"predictions" if by_row else "outputs": answer})
+        return _answer(outputs, by_row)
 
     def _inputs(self, asked: dict, name: str) -> dict[str, list]:
         """The columns of a request, by name.
@@ -370,6 +362,34 @@ def _json(values: Any, code: int = 200) -> Response:
     return Response(json.dumps(values), code, mimetype="application/json")
 
 
+def _answer(outputs: dict[str, np.ndarray], by_row: bool) -> Response:
+    """The answer to a prediction, row by row: as lists, numbers take much memory.
+
+    Args:
+        outputs: the outputs by name, [n, ...] each.
+        by_row: whether the request had its inputs by row (`instances`).
+    """
+    columns = {
+        key: (json.dumps(_to_json(row)) for row in np.atleast_1d(value))
+        for key, value in outputs.items()
+    }
+    if len(columns) == 1:
+        (rows,) = columns.values()
+        answer = f"[{', '.join(rows)}]"
+    elif by_row:
+        names = [json.dumps(key) for key in columns]
+        rows = (
+            ", ".join(map(": ".join, zip(names, row, strict=True)))
+            for row in zip(*columns.values(), strict=True)
+        )
+        answer = f"[{', '.join(f'{{{row}}}' for row in rows)}]"
+    else:
+        parts = (f"{json.dumps(key)}: [{', '.join(columns[key])}]" for key in columns)
+        answer = f"{{{', '.join(parts)}}}"
+    kind = "predictions" if by_row else "outputs"
+    return Response(f'{{"{kind}": {answer}}}', mimetype="application/json")
+
+
 def _is_bytes(value: Any) -> bool:
     """Whether a value of JSON is a string in base64."""
     return isinstance(value, dict) and list(value) == ["b64"]
@@ -391,10 +411,13 @@ def _from_json(value: Any, place: str) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-def _to_json(array: np.ndarray) -> Any:
-    if array.dtype != object:
-        return array.tolist()
-    return [json_string(value) for value in array.tolist()]
+def _to_json(value: Any) -> Any:
+    """A row of an output: an array, a number or a string."""
+    if isinstance(value, (bytes, str)):
+        return json_string(value)
+    if value.dtype != object:
+        return value.tolist()
+    return [json_string(each) for each in value.tolist()]
 
 
 def _reason(error: Exception) -> str:

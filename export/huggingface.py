@@ -35,6 +35,7 @@ def main(_) -> None:
         from cmlm.modeling.foreign import huggingface_token_ids
         from export import huggingface_folder
 
+    source.refuse_others("output", FLAGS.output)
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
     # This comes first, so that a wrong --output is refused at once.
     with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
@@ -55,7 +56,10 @@ def main(_) -> None:
                 file=sys.stderr,
             )
     print(f"folder  {FLAGS.output}")
-    print(f"load    sentence_transformers.SentenceTransformer({FLAGS.output!r})")
+    # Version 5 of sentence-transformers does not read the dimensions of the folder.
+    cut = model.config.model.dimensions
+    given = f"{FLAGS.output!r}, truncate_dim={cut}" if cut else repr(FLAGS.output)
+    print(f"load    sentence_transformers.SentenceTransformer({given})")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from cmlm.encoders import model_dir
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, pooling
+from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives.distill import DistillConfig
 
 FILE_NAME = "README.md"
@@ -27,7 +28,7 @@ _HUGGING_FACE = """\
 ```python
 from sentence_transformers import SentenceTransformer
 
-model = SentenceTransformer("PATH_OF_THIS_FOLDER")
+model = SentenceTransformer("PATH_OF_THIS_FOLDER"TRUNCATED)
 vectors = model.encode(["A sentence.", "Another one."])
 ```
 """
@@ -41,6 +42,13 @@ encoder = hub.load("PATH_OF_THIS_FOLDER/encoder")
 vectors = encoder(preprocessor(["A sentence.", "Another one."]))["default"]
 ```
 """
+
+
+def _hugging_face(model: EncoderConfig) -> str:
+    """The example for the card of a folder for Hugging Face's libraries."""
+    # Version 5 of sentence-transformers does not read the dimensions of the folder.
+    cut = model.dimensions
+    return _HUGGING_FACE.replace("TRUNCATED", f", truncate_dim={cut}" if cut else "")
 
 
 def write(
@@ -81,7 +89,7 @@ def render(
         "",
         "Made with cmlm: universal sentence encoders, trained on your own text.",
         "",
-        _HUGGING_FACE if for_hugging_face else _TF_HUB,
+        _hugging_face(model) if for_hugging_face else _TF_HUB,
         "| | |",
         "|---|---|",
     ]

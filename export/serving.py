@@ -169,7 +169,7 @@ def _of_tensors(
             ids = _within(ids, tokenizer.vocab_size, tokenizer.unk_id)
             return compute(ids, mask, _within(types, config.type_vocab_size, 0))
 
-        lengths = tf.minimum(_used_width(tensors[1]), config.max_position_embeddings)
+        lengths = tf.minimum(_used_width(tensors[1]), config.token_positions)
         return batching.map_in_batches(batch, lengths, _dim(compute))
 
     return tensor_vectors

@@ -61,6 +61,36 @@ def check(output: str) -> None:
         )
 
 
+def refuse_others(output: str, directory: str) -> None:
+    """Refuses to replace the folder of a run, or of several exports.
+
+    Args:
+        output: the name of the flag for the folder to write.
+        directory: its value.
+
+    Raises:
+        UserError: --overwrite would remove more than one export.
+    """
+    import tensorflow as tf
+
+    from cmlm.encoders import model_dir
+    from cmlm.modeling import export_layout
+
+    if not tf.io.gfile.isdir(directory):
+        return
+    if model_dir.is_model_dir(directory):
+        raise UserError(
+            f"--{output} is {directory}, the folder of a run; allowed: another folder"
+        )
+    for name in tf.io.gfile.listdir(directory):
+        inner = os.path.join(directory, name)
+        if tf.io.gfile.exists(os.path.join(inner, export_layout.DESCRIPTION)):
+            raise UserError(
+                f"--{output} is {directory}, and {inner} is an export; allowed: a "
+                "folder without other exports"
+            )
+
+
 def inputs() -> dict[str, str | None]:
     """The values of the flags that name the encoder, by flag."""
     # `latest` and `best` are in the model_dir.

@@ -15,7 +15,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import choices
+from cmlm.common import choices, path_names
 from export import source
 
 source.define("export_dir")
@@ -40,6 +40,7 @@ FLAGS = flags.FLAGS
 
 def main(_) -> None:
     source.check("export_dir")
+    path_names.refuse_pattern(FLAGS.export_dir, "--export_dir")
     with cli.quiet_imports():
         from cmlm.common import files, outputs
         from cmlm.encoders import components_file, fingerprints, signatures
@@ -51,6 +52,7 @@ def main(_) -> None:
     former = os.path.join(FLAGS.export_dir, export_layout.SERVING)
     # Where this check fails, --overwrite, the advice of the next one, does not help.
     server_files.refuse_other_versions(former, FLAGS.version)
+    source.refuse_others("export_dir", FLAGS.export_dir)
     outputs.check(
         {"--export_dir": FLAGS.export_dir},
         {**source.inputs(), "--pcr": FLAGS.pcr},

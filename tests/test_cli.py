@@ -12,7 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 
-from cmlm.common import versions
+from cmlm.common import flagfiles, versions
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -130,6 +130,19 @@ def test_flagfile_nests_takes_comments_and_the_later_flag_wins(run, tmp_path):
     assert run("--number=12", "--flagfile=own.flags").stdout == "number 11\n"
     assert run("--flagfile", "own.flags", "--number=12").stdout == "number 12\n"
     assert_one_error(run("--flagfile", "nowhere"), "--flagfile=nowhere: there is no")
+
+
+def test_a_prompt_in_a_flagfile_keeps_its_last_space(tmp_path):
+    path = tmp_path / "own.flags"
+    path.write_text("  --prompts=query=query: \r\n--prompt=passage: \n --number=1 \n")
+    assert flagfiles.expand([f"--flagfile={path}"]) == [
+        *("--prompts=query=query: ", "--prompt=passage: ", "--number=1")
+    ]
+
+
+def test_a_text_that_the_terminal_cannot_show_is_escaped(run):
+    done = run(r"--body=print('caf\udce9')")
+    assert (done.returncode, done.stdout) == (0, "caf\\udce9\nnumber 1\n")
 
 
 def test_flagfile_line_without_dashes_does_not_swallow_the_rest(run, tmp_path):
@@ -621,7 +634,8 @@ def test_no_command_damages_its_inputs(tmp_path, command):
             given.append("--overwrite")
         result = commands.run(command, *given, cwd=tmp_path)
         assert_one_error(result)
-        assert re.search("is the input|contains|lies in", result.stderr), given
+        said = "is the input|contains|lies in|the folder of a run"
+        assert re.search(said, result.stderr), given
     there = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert there == {tmp_path / name for name in files}
     assert all((tmp_path / name).read_text() == "a day's work\n" for name in files)

@@ -124,6 +124,22 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     assert len(found) == 12
 
 
+@pytest.mark.parametrize(
+    "place, said",
+    [
+        ("/proc", "/proc is a mount point, which cannot be renamed; allowed: a folder"),
+        (".", ". is the working folder, which cannot be renamed; allowed: a folder in"),
+        ("a[1]", r"--export_dir is a\[1\]; allowed: a path without \[ and "),
+    ],
+)
+def test_a_folder_that_cannot_hold_an_export_is_refused_first(tmp_path, place, said):
+    (tmp_path / "run").mkdir()
+    flags = ("--model_dir=/nowhere", f"--export_dir={place}", "--overwrite")
+    refused = export_command(*flags, cwd=tmp_path / "run")
+    assert refused.returncode == 1 and re.search(said, refused.stderr), refused.stderr
+    assert refused.stderr.count("\n") == 1
+
+
 def test_command_replaces_an_export_only_when_told_to(tmp_path):
     source = model_dirs.write(tmp_path / "run")
     test_reading.with_projection(source)
@@ -153,6 +169,17 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
         *("2", "batching_parameters.txt", "models.config")
     ]
     assert [path.name for path in folder.iterdir()] == ["out"], "leftovers"
+    # A folder of exports, or of a run, holds more than one export.
+    other = model_dirs.write(tmp_path / "other")
+    for command, flag in (
+        ("export.tfhub", "export_dir"),
+        ("export.huggingface", "output"),
+    ):
+        for place, words in ((folder, f"{out} is an export"), (other, "of a run;")):
+            given = (f"--model_dir={source}", f"--{flag}={place}", "--overwrite")
+            refused = commands.run(command, *given)
+            assert_refused(refused, words, folder, ["out"])
+    assert model_dir.is_model_dir(other)
     # An operator changed it.
     assert batching.read_text() == "num_batch_threads { value: 16 }\n"
     exported = opening.open_encoder(str(out))

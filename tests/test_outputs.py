@@ -194,6 +194,12 @@ def test_the_sign_stands_only_while_outputs_get_their_names(tmp_path, caplog):
         assert not sign.exists()
         begin()
         assert sign.exists()
+    # A failure between the names leaves it, one before them does not.
+    with pytest.raises(ZeroDivisionError), outputs.named_together(str(output)) as begin:
+        begin()
+        raise ZeroDivisionError
+    assert sign.exists()
+    sign.unlink()
     output.touch()
     # A killed run has left its sign: the next one that succeeds takes it away.
     sign.touch()

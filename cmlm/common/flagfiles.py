@@ -18,6 +18,7 @@ from cmlm.errors import did_you_mean
 
 SHIPPED = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
 _FLAGFILE = re.compile(r"--?flagfile=(.*)", re.S)
+_PROMPT = re.compile(r"--?prompts?=")
 
 
 def names() -> list[str]:
@@ -88,9 +89,15 @@ def _expanded(arguments: Iterable[str], open_files: tuple[str, ...]) -> Iterator
             continue
         try:
             with open(path, encoding="utf-8") as file:
-                lines = [line.strip() for line in file]
+                lines = [_stripped(line) for line in file]
         except OSError:
             yield argument
             continue
         told = [line for line in lines if line and not line.startswith(("#", "//"))]
         yield from _expanded(told, (*open_files, path))
+
+
+def _stripped(line: str) -> str:
+    """A line without the spaces around it; a prompt keeps those at its end."""
+    text = line.strip()
+    return line.lstrip().rstrip("\r\n") if _PROMPT.match(text) else text

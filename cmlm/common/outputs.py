@@ -143,8 +143,8 @@ def _refuse_unwritable(flag: str, output: str, place: str) -> None:
 def named_together(path: str) -> Iterator[Callable[[], None]]:
     """Surrounds the writing of outputs that get their names one after the other.
 
-    If the process is killed between the names, the next run may replace them: `check`
-    sees the sign that this leaves, and a run that succeeds removes it.
+    If the process ends between the names, the next run may replace them: `check` sees
+    the sign that this leaves, and a run that succeeds removes it.
 
     Args:
         path: one of the outputs.
@@ -152,22 +152,21 @@ def named_together(path: str) -> Iterator[Callable[[], None]]:
     Yields:
         A function to call when all outputs are written, before the first gets its name.
     """
-    ended = False
 
     def begin() -> None:
-        nonlocal ended
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-        ended = True
-        with tf.io.gfile.GFile(_sign(path), "w") as file:
-            file.write("this file goes when the outputs have their names\n")
+        try:
+            with tf.io.gfile.GFile(_sign(path), "w") as file:
+                file.write("this file goes when the outputs have their names\n")
+        except BaseException:
+            # No output has its name yet.
+            if tf.io.gfile.exists(_sign(path)):
+                tf.io.gfile.remove(_sign(path))
+            raise
 
-    try:
-        yield begin
-        ended = True
-    finally:
-        # A run that fails earlier leaves the sign of a killed one.
-        if ended and tf.io.gfile.exists(_sign(path)):
-            tf.io.gfile.remove(_sign(path))
+    yield begin
+    if tf.io.gfile.exists(_sign(path)):
+        tf.io.gfile.remove(_sign(path))
 
 
 def refuse_half_named(path: str) -> None:

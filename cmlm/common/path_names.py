@@ -10,6 +10,8 @@ import os
 import re
 import uuid
 
+from cmlm.errors import UserError
+
 # The names of `temporary`. Eight digits are a date, so the user's own file. The counts
 # of Beam have further letters behind.
 _LEFTOVER = re.compile(
@@ -22,6 +24,25 @@ _TEMPORARY = re.compile(r"\.tmp(?!-\d{8}(?![0-9a-f]))-?[0-9a-f]{8,32}")
 def is_local(path: str) -> bool:
     """Whether the operating system itself opens the path."""
     return "://" not in path
+
+
+def refuse_pattern(path: str, name: str = "the path") -> None:
+    """Refuses a folder in which TensorFlow would open no checkpoint and no SavedModel.
+
+    Its reader takes the path for a pattern, which `[1]` and a backslash do not match.
+
+    Args:
+        path: the folder or file.
+        name: its flag, for the message.
+
+    Raises:
+        UserError: the path has a `[` or a backslash.
+    """
+    if "[" in path or "\\" in path:
+        raise UserError(
+            f"{name} is {path}; allowed: a path without [ and \\, in which TensorFlow "
+            "can open its files"
+        )
 
 
 def unpacked(path: str) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import tensorflow as tf
 
-from cmlm.common import checksums, files, once
+from cmlm.common import checksums, files, once, path_names
 from cmlm.encoders import external, model_dir
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import export_layout, foreign
@@ -181,6 +181,7 @@ def _find_saved_model(
         candidates += [os.path.join(parent, version) for version in versions]
     for place, candidate in enumerate(candidates):
         if tf.io.gfile.exists(os.path.join(candidate, description)):
+            path_names.refuse_pattern(candidate)
             foreign.refuse_other_weights(directory, candidate)
             export_layout.refuse_two_models(candidates[0])
             for newer in candidates[1:place]:

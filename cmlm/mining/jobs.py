@@ -265,6 +265,9 @@ def _output_and_scores(output: str) -> Iterator[tuple[TextIO, TextIO]]:
         files.atomic_text(scores_path(output)) as scores,
     ):
         yield file, scores
+        # A full disk shows before the first output has its name.
+        file.flush()
+        scores.flush()
         begin()
 
 

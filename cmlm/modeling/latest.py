@@ -8,7 +8,7 @@ import re
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ def find(directory: str) -> str | None:
         UserError: the directory held checkpoints, and none of them is whole.
     """
     parts = _parts_of_checkpoints(directory)
+    if parts:
+        path_names.refuse_pattern(directory)
     if whole := [path for path in parts if _is_whole(path)]:
         if parts[-1] not in whole:
             message = "%s is not whole; %s is the newest whole checkpoint"
