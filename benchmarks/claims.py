@@ -122,8 +122,25 @@ def is_open(case: Case) -> bool:
                     f"--precision is {FLAGS.precision}; {FLAGS.results} has {case} in "
                     f"{row['precision']}; allowed: another --results"
                 )
+            # Starts, which no settings change, have no precision.
+            there = row.get("params_override", []) if "precision" in row else _given()
+            if there != _given():
+                raise UserError(
+                    f"--params_override is {_given()}; {FLAGS.results} has {case} with "
+                    f"{there}; allowed: another --results"
+                )
             return False
     return True
+
+
+def _given() -> list[str]:
+    """The settings of every run, in programs that have this flag."""
+    return getattr(FLAGS, "params_override", [])
+
+
+def _settings() -> dict[str, list[str]]:
+    """The field of a row that has the settings of every run, if there are any."""
+    return {"params_override": _given()} if _given() else {}
 
 
 def _base() -> dict[str, str]:
@@ -142,7 +159,8 @@ def run_arm(case: Case, train: Callable[[], str], score: Callable[[str], dict]) 
     if not is_open(case):
         return
     directory = train()
-    row = {**case, **_base(), "precision": FLAGS.precision, **_cost(directory)}
+    row = {**case, **_base(), "precision": FLAGS.precision, **_settings()}
+    row |= _cost(directory)
     append(FLAGS.results, {**row, "commit": _commit(), **score(directory)})
 
 

@@ -51,7 +51,7 @@ def main(_) -> int:
     for task, metrics in EXPECTED.items():
         for metric, expected in metrics.items():
             found = result.scores[task][metric]
-            wrong = abs(found - expected) > TOLERANCE
+            wrong = not abs(found - expected) <= TOLERANCE
             off += wrong
             mark = "  <-- off" if wrong else ""
             print(f"{task:10} {metric:14} {found:7.3f}  known {expected:.2f}{mark}")

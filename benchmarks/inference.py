@@ -148,6 +148,8 @@ def main(_) -> None:
         for path in files.expand(FLAGS.text):
             with files.open_text(path) as file:
                 lines += [line.strip() for line in file if len(line.strip()) > 20]
+        # `cmlm.encode` encodes a line that occurs twice once.
+        lines = list(dict.fromkeys(lines))
         random.Random(0).shuffle(lines)
         sentence_file = os.path.join(folder, "sentences.json")
         texts = lines[: FLAGS.sentences]

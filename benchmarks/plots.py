@@ -9,6 +9,7 @@ scaling.svg             CMLM's gain over tokens, from nothing, and a fitted line
 pcr.svg                 neighbours in a sentence's own language, before and after PCR
 """
 
+import itertools
 import math
 import os
 import statistics
@@ -52,7 +53,8 @@ def _axes(x: str, y: str):
 
 def frontier() -> Figure:
     figure, axes = _axes("speed, times that of MiniLM", "STS-B test")
-    for row, colour in zip(_rows("frontier"), _COLOURS, strict=False):
+    colours = itertools.cycle(_COLOURS)
+    for row, colour in zip(_rows("frontier"), colours, strict=False):
         x, y = row["times_minilm"], row["stsb_test"]
         axes.scatter(x, y, color=colour, zorder=3)
         shape = f"{row['model']}, {row['layers']} × {row['width']}"
@@ -116,7 +118,8 @@ def scaling() -> Figure:
         tokens = [int(step) * of_a_step for step in row["gains"]]
         return tokens, list(row["gains"].values())
 
-    for (seed, row), colour in zip(runs.items(), _COLOURS[2:], strict=False):
+    colours = itertools.cycle(_COLOURS[2:])
+    for (seed, row), colour in zip(runs.items(), colours, strict=False):
         axes.scatter(*points(row), s=14, color=colour, label=f"seed {seed}", zorder=3)
     tokens, gains = points(max(runs.values(), key=lambda row: row["steps"]))
     fit = statistics.linear_regression([math.log10(x) for x in tokens], gains)

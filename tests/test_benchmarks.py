@@ -191,6 +191,20 @@ def test_a_row_in_another_precision_is_refused(claims):
     assert not claims.is_open(case)
 
 
+def test_a_row_with_other_settings_is_refused(claims):
+    case = {"arm": "a", "seed": 0}
+    claims.FLAGS.params_override = ["trainer.train_steps=9"]
+    claims.run_arm(case, lambda: _train(claims), lambda _: {"score": 2})
+    (row,) = claims.rows("results.jsonl")
+    assert row["params_override"] == ["trainer.train_steps=9"]
+    assert not claims.is_open(case)
+    claims.FLAGS.params_override = []
+    with pytest.raises(
+        UserError, match="is \\[\\]; results.jsonl has .* with .*steps=9"
+    ):
+        claims.is_open(case)
+
+
 def test_an_output_with_files_of_other_inputs_is_refused(claims, monkeypatch, tmp_path):
     def begin(*given):
         known = flags.FlagValues()
