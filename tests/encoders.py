@@ -30,3 +30,21 @@ class Table:
 
     def encode(self, sentences, language=""):
         return np.array([self._table[text] for text in sentences], np.float32)
+
+
+class Hashed:
+    """An encoder of unrelated texts: a random vector of each text."""
+
+    seq_length, info = None, {}
+
+    def __init__(self, dim):
+        self.dim = dim
+
+    def encode(self, texts, **_):
+        rows = [hashed(text, self.dim) for text in texts]
+        return np.array(rows, np.float32).reshape(-1, self.dim)
+
+
+def hashed(text, dim):
+    """The vector of a text by `Hashed`, float64 [dim]."""
+    return np.random.default_rng(list(text.encode())).normal(size=dim)

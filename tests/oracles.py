@@ -11,6 +11,11 @@ def gelu(x):
     return 0.5 * x * (1 + erf(x / np.sqrt(2)))
 
 
+def unit(vectors):
+    """The vectors [..., dim] at length 1."""
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
 def softmax(x):
     e = np.exp(x - x.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True)

@@ -272,6 +272,8 @@ def test_the_last_value_of_a_tensor_fills_its_shape_within_memory(server):
 
 
 def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
+    # The limits that docs/serving.md states.
+    assert (dev_server._MOST_BYTES, session_model._MOST_ROWS) == (64 << 20, 65_536)
     monkeypatch.setattr(dev_server, "_MOST_BYTES", 100)
     model = f"{server.rest}/v1/models/cmlm:predict"
     assert ask(model, b'{"instances": ["a"]}')[0] == 200

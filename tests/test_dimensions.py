@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import model_dirs
-import numpy as np
 import pytest
 import servers
 import tensorflow as tf
@@ -129,12 +128,16 @@ def test_dimensions_above_the_width_are_named():
     assert toys.encoder_config(dimensions=16).dimensions == 0
 
 
-def test_evaluations_of_a_training_read_short_vectors(exported, whole):
+def test_evaluations_of_a_training_read_short_vectors(exported):
     """The encoder of `trainer.evals`, beside objectives that see all components."""
     trained = exported.trained
     model = toys.model(dimensions=DIM)
     encoder = opening.live(model, trained.tokenizer, 20)
-    assert encoder.encode([""]).shape == (1, DIM)
-    inputs = model.encoder.dummy_inputs()
-    assert model.encoder.sentence_vector(inputs).shape == (1, 16)
-    assert np.isfinite(whole).all()
+    tokens = trained.tokenizer.encode(tf.constant(TEXTS), 20)
+    inputs = {
+        "input_word_ids": tokens.to_tensor(),
+        "input_mask": tf.ones_like(tokens).to_tensor(),
+    }
+    every = model.encoder.sentence_vector(inputs)
+    assert every.shape == (len(TEXTS), 16)
+    model_dirs.assert_same(encoder.encode(TEXTS), every[:, :DIM], 1e-5)

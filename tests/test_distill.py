@@ -12,6 +12,7 @@ import oracles
 import pytest
 import tensorflow as tf
 import toys
+from oracles import unit
 
 from cmlm.data.corpus import Corpus
 from cmlm.encoders import model_dir, opening
@@ -27,10 +28,6 @@ from cmlm.training.start import Start
 
 TEXTS = [f"sentence number {n} of the text ." for n in range(300)]
 VOCABULARY = [*vocabulary_file.SPECIAL_TOKENS, "sentence", "##ing", "."]
-
-
-def unit(vectors):
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 @pytest.fixture

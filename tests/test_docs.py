@@ -10,13 +10,13 @@ import dataclasses
 import functools
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
 import commands
+import printed_commands
 import pytest
 from test_import_order import COMMANDS, SOURCES, _imports
 from walk import __main__ as walk_program
@@ -51,28 +51,11 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=_name)
 # ------------------------------------------------------------------- reading pages
 
 
-def _commands(text: str) -> list[list[str]]:
-    """The words of every `python -m MODULE ...` in fences or in a flagfile's header."""
-    source = re.sub(r"^#( |$)", "", text, flags=re.M)
-    joined = re.sub(r"\\\n\s*", " ", source)
-    found = []
-    for line in joined.splitlines():
-        start = line.find("python -m ")
-        if start < 0 or (start and not line[:start].isspace()):
-            continue
-        lexer = shlex.shlex(line[start:], posix=True, punctuation_chars="|&;")
-        lexer.whitespace_split = True
-        words = list(lexer)
-        end = next((i for i, w in enumerate(words) if w in ("|", "&", "&&", ";")), None)
-        found.append(words[2:end])
-    return found
-
-
 def _printed_commands(source):
     """The commands of a page or of a configuration's header."""
     if source.suffix == ".md":
         return _fenced_commands(source)
-    return _commands(source.read_text("utf-8"))
+    return printed_commands.found_in(source.read_text("utf-8"))
 
 
 def _fenced_commands(page: Path) -> list[list[str]]:
@@ -81,7 +64,11 @@ def _fenced_commands(page: Path) -> list[list[str]]:
     text = re.sub(
         r"='([^'\n]*\n[^']*)'", lambda m: f"='{' '.join(m[1].split())}'", text
     )
-    return [words for words in _commands(text) if words[0].split(".")[0] in _PACKAGES]
+    return [
+        words
+        for words in printed_commands.found_in(text)
+        if words[0].split(".")[0] in _PACKAGES
+    ]
 
 
 _PACKAGES = ("cmlm", "export")

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,6 +120,59 @@ def test_kill_9_and_resume_equals_a_straight_run(text, tmp_path):
     toys.assert_equal_checkpoints(straight / "ckpt-8", killed / "ckpt-8")
 
 
+# Without the settings of the tests: graphs are optimised, XLA too, and threads are two.
+FUSED = """
+import pathlib
+import sys
+
+from cmlm import cli
+
+with cli.quiet_imports():
+    import tensorflow as tf
+    import toys
+
+    from cmlm.training import building, engine
+    from cmlm.training.stages import Stage
+
+text, directory = map(pathlib.Path, sys.argv[1:])
+tf.config.threading.set_inter_op_parallelism_threads(2)
+for precision in ("float32", "bfloat16"):
+    config = toys.run_config(
+        str(text),
+        **{
+            "model.dropout_rate": 0.2,
+            "model.attention_dropout_rate": 0.2,
+            "trainer.train_steps": 6,
+            "trainer.checkpoint_interval": 3,
+            "trainer.fused_layers": "always",
+            "runtime.distribution_strategy": "one_device",
+            "runtime.mixed_precision_dtype": precision,
+        },
+    )
+    straight = directory / precision
+    engine.train(building.build(Stage(config, str(straight))), validate=False)
+    resumed = toys.rewind(straight, straight.with_suffix(".resumed"), 3)
+    run = building.build(Stage(config, str(resumed)))
+    assert run.trainer.step == 3 and run.trainer.fused
+    engine.train(run, validate=False)
+    toys.assert_equal_checkpoints(straight / "ckpt-6", resumed / "ckpt-6")
+"""
+
+
+@pytest.mark.large  # a process of its own, with XLA
+def test_a_step_of_compiled_layers_resumes_exactly(text, tmp_path):
+    """The step that runs on processors take, in both precisions."""
+    environment = {key: os.environ[key] for key in os.environ if key != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", FUSED, text, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def mirror_config(text, **values):
     """Mirror-BERT in two epochs, batches of 5."""
     return toys.run_config(
@@ -197,6 +252,19 @@ def test_sigterm_saves_and_leaves_with_one_line(text, tmp_path):
 
 @pytest.mark.large
 @pytest.mark.usefixtures("eager")
+def test_a_run_keeps_its_latest_checkpoints(text, tmp_path):
+    steps = {"trainer.train_steps": 4, "trainer.checkpoint_interval": 1}
+    config = toys.run_config(text, **steps, **{"trainer.max_to_keep": 2})
+    engine.train(building.build(Stage(config, str(tmp_path))), validate=False)
+    found = sorted(path.stem for path in tmp_path.glob("ckpt-*.index"))
+    assert found == ["ckpt-3", "ckpt-4"]
+    # A run without validation has none.
+    assert not metrics_log.has_validation(str(tmp_path), 4)
+    assert toys.run_config(text).trainer.max_to_keep == 5
+
+
+@pytest.mark.large
+@pytest.mark.usefixtures("eager")
 def test_a_signal_in_the_last_validation_stops_the_run(text, tmp_path):
     """Or the next stage of a run in stages would begin."""
     run = building.build(
@@ -252,10 +320,10 @@ def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
     assert not out
     assert re.search(r"step 20/20  cmlm/loss \d+\.\d+ .*lr .*examples/s", err)
     # A second run of the same command has nothing left to do and harms nothing.
-    before = toys.stored(tmp_path / "ckpt-20")
+    before = toys.rewind(tmp_path, tmp_path.with_suffix(".before"), 20)
     again = building.build(Stage(toys.run_config(text), str(tmp_path)))
     engine.train(again)
-    assert toys.stored(tmp_path / "ckpt-20").keys() == before.keys()
+    toys.assert_equal_checkpoints(before / "ckpt-20", tmp_path / "ckpt-20")
 
 
 @pytest.mark.large

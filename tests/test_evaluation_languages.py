@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from encoders import Hashed, hashed
 from scipy import stats
 from sklearn import metrics
 
@@ -16,17 +17,6 @@ DIM = 6
 COMPONENTS = {"en": np.eye(DIM)[0], "de": np.eye(DIM)[1]}
 
 
-class Hashed:
-    """An encoder of unrelated texts: a random vector of each text."""
-
-    def encode(self, texts, **_):
-        return np.array([raw(text) for text in texts], np.float32).reshape(-1, DIM)
-
-
-def raw(text):
-    return np.random.default_rng(list(text.encode())).normal(size=DIM)
-
-
 def removal(vectors, language):
     component = COMPONENTS.get(language)
     if component is None:
@@ -36,7 +26,7 @@ def removal(vectors, language):
 
 def unit(texts, language=""):
     """The right vectors of texts, float [n, dim]."""
-    vectors = removal(np.array([raw(text) for text in texts]), language)
+    vectors = removal(np.array([hashed(text, DIM) for text in texts]), language)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -47,7 +37,7 @@ def cosines(first, second, one="", other=""):
 def scored(task, folder, **options):
     tasks, failed = run.read(catalogue.select([task]), str(folder))
     assert not failed, failed
-    return run.score(Hashed(), tasks, change=removal, **options)
+    return run.score(Hashed(DIM), tasks, change=removal, **options)
 
 
 def scores(task, folder):
@@ -152,7 +142,7 @@ def test_text_in_a_named_language(tmp_path, texts):
         want = 100 * np.mean(similar.argmax(axis=1) == np.arange(10))
         path = f"{name}=text.txt".removeprefix("=")
         assert scores(f"neighbours:{path}", tmp_path)["accuracy"] == want
-        vectors = removal(np.array([raw(text) for text in english]), name)
+        vectors = removal(np.array([hashed(text, DIM) for text in english]), name)
         want = np.linalg.norm(vectors.mean(axis=0))
         found = scores(f"geometry:{path}", tmp_path)["mean_vector_norm"]
         assert found == pytest.approx(want, rel=1e-5)
@@ -197,7 +187,7 @@ def test_a_classifier_learns_one_language_and_is_tested_on_another(tmp_path):
 
     def vectors(sentences, language=""):
         asked[language] = [*asked.get(language, ()), *sentences]
-        return removal(Hashed().encode(sentences), language)
+        return removal(Hashed(DIM).encode(sentences), language)
 
     chosen.score(item.data, vectors)
     parts = {name: {text.split()[0] for text in own} for name, own in asked.items()}

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from encoders import WordCounts
+from encoders import Hashed, WordCounts
 from sklearn import metrics
 
 from cmlm.common import arrays
@@ -19,24 +19,9 @@ from cmlm.mining import index
 DIM = 8
 
 
-class Hashed:
-    """An encoder of unrelated texts: a random vector of each text."""
-
-    dim, seq_length, info = DIM, None, {}
-
-    def encode(self, texts, **_):
-        return np.array(
-            [
-                np.random.default_rng(list(text.encode())).normal(size=DIM)
-                for text in texts
-            ],
-            np.float32,
-        ).reshape(-1, DIM)
-
-
 def scores(task, folder) -> dict[str, float]:
     data = task.read(DataDir(str(folder)))
-    with Store(Hashed()) as store:
+    with Store(Hashed(DIM)) as store:
         store.add(task.sentences(data))
         return task.score(data, store)
 
@@ -83,7 +68,7 @@ def test_retrieval_is_scored_as_by_scikit_learn(collection, tmp_path):
     qrels = (folder / "qrels" / "test.tsv").read_text()
     (folder / "qrels" / "bare.tsv").write_text(qrels.partition("\n")[2])
     assert scores(retrieval.RetrievalFiles([str(folder), "bare"]), tmp_path) == got
-    encode = Hashed().encode
+    encode = Hashed(DIM).encode
     texts = [" ".join(f"{row['title']} {row['text']}".split()) for row in documents]
     pool = arrays.unit_length(encode(texts))
     want = {"ndcg@10": [], "recall@10": [], "recall@100": [], "mrr@10": []}
@@ -165,7 +150,7 @@ def test_pairs_by_scikit_learn(tmp_path):
     ]
     (tmp_path / "pairs.tsv").write_text("".join(lines))
     got = scores(user_files.PairFiles(["pairs.tsv"]), tmp_path)
-    encode = Hashed().encode
+    encode = Hashed(DIM).encode
     first = arrays.unit_length(encode([f"a {n}" for n in range(60)]))
     second = [f"{'a' if n % 3 == 0 else 'b'} {n}" for n in range(60)]
     cosines = np.sum(first * arrays.unit_length(encode(second)), axis=1)
@@ -241,8 +226,8 @@ def test_a_task_without_a_score_leaves_the_others(tmp_path):
     tasks, failed = run.read(catalogue.select(names), str(tmp_path))
     assert not failed
     with pytest.raises(UserError, match="largest class has 2 examples"):
-        run.score(Hashed(), tasks)
-    found = run.score(Hashed(), tasks, goes_on=True)
+        run.score(Hashed(DIM), tasks)
+    found = run.score(Hashed(DIM), tasks, goes_on=True)
     assert list(found.scores) == ["pairs:pairs.tsv"]
     assert found.failed["mr"].startswith(
         "the largest class has 2 examples, the next 2; allowed for 10 folds: at least "
@@ -261,8 +246,8 @@ def test_a_text_that_cannot_be_encoded_leaves_the_other_tasks(tmp_path):
     names = ["pairs:bad.tsv", "pairs:good.tsv"]
     tasks, _ = run.read(catalogue.select(names), str(tmp_path))
     with pytest.raises(UserError, match="bad is refused"):
-        run.score(Refusing(), tasks)
-    found = run.score(Refusing(), tasks, goes_on=True)
+        run.score(Refusing(DIM), tasks)
+    found = run.score(Refusing(DIM), tasks, goes_on=True)
     assert list(found.scores) == ["pairs:good.tsv"]
     assert found.failed == {"pairs:bad.tsv": "bad is refused"}
     assert found.encoded == 3

@@ -9,6 +9,7 @@ import pytest
 import testsets
 from encoders import WordCounts
 from scipy import stats
+from texts import write_lines
 
 from cmlm.evaluation import catalogue, differences, report, run
 from cmlm.evaluation.tasks.base import Predictions
@@ -36,6 +37,39 @@ def test_the_statistic_of_the_predictions_is_the_main_metric(sets, names):
     measured = differences._metric(found.predictions[names])
     within = _FOLDS if names == "mr" else 1e-6
     assert measured == pytest.approx(expected, abs=within)
+
+
+@pytest.mark.parametrize("kind", ["pairs", "bitext", "neighbours", "retrieval"])
+def test_predictions_for_own_files_have_the_main_metric(kind, tmp_path):
+    """For vectors that are right in a part of the cases."""
+    rows = range(24)
+    first = [f"cat {row} sat" for row in rows]
+    second = [f"dog {row} sat" if row % 3 else f"{row} lies there" for row in rows]
+    source = tmp_path / f"{kind}.tsv"
+    if kind == "pairs":
+        shown = zip(first, second[::-1], rows, strict=True)
+        write_lines(source, [f"{a}\t{b}\t{int(row % 4 > 1)}" for a, b, row in shown])
+    elif kind == "bitext":
+        write_lines(source, ["\t".join(pair) for pair in zip(first, second)])
+    elif kind == "neighbours":
+        documents = ([*pair, ""] for pair in zip(first, second))
+        write_lines(source, [line for document in documents for line in document])
+    else:
+        source = tmp_path / "own"
+        for name, texts in (("corpus", second), ("queries", first)):
+            ids = [f"{name[0]}{row}" for row in rows]
+            columns = zip(ids, texts, strict=True)
+            lines = [{"_id": each, "text": text} for each, text in columns]
+            write_lines(source / f"{name}.jsonl", map(json.dumps, lines))
+        judged = ["query-id\tcorpus-id\tscore", *(f"q{row}\tc{row}\t1" for row in rows)]
+        write_lines(source / "qrels" / "test.tsv", judged)
+    name = f"{kind}:{source}"
+    ((item,), _) = run.read(catalogue.select([name]), str(tmp_path))
+    found = run.score(WordCounts(), [item], with_predictions=True)
+    expected = found.scores[name][item.task.main_metric]
+    measured = differences._metric(found.predictions[name])
+    assert 5 < expected < 95
+    assert measured == pytest.approx(expected, abs=1e-6)
 
 
 def _paired(n=200):

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from texts import write_lines
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, classifier, run
+from cmlm.evaluation import catalogue, classifier, metrics, run
 from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import (
     agnosticity,
@@ -100,6 +100,93 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
         file.write("en-3\tanother\n")
     with pytest.raises(UserError, match="dev.en, line 8: the id 'en-3' occurs twice"):
         read("bucc", folder)
+
+
+def _proposed(table, sides, gold):
+    """The score and hit of each sentence's best candidate, by loops over cosines."""
+    x, y = ([table[text] for text in side] for side in sides)
+    cosines = [[metrics.cosine(a[None], b[None])[0] for b in y] for a in x]
+
+    def ranked(values):
+        return sorted(range(len(values)), key=lambda i: -values[i])[:4]
+
+    rows = {place: ranked(values) for place, values in enumerate(cosines)}
+    columns = {place: ranked(values) for place, values in enumerate(zip(*cosines))}
+    means = (
+        {i: np.mean([cosines[i][j] for j in near]) for i, near in rows.items()},
+        {j: np.mean([cosines[i][j] for i in near]) for j, near in columns.items()},
+    )
+    found = {}
+    for direction, near in (("forward", rows), ("backward", columns)):
+        by_cosine, by_margin = [], []
+        for own, others in near.items():
+            pairs = [
+                (own, other) if direction == "forward" else (other, own)
+                for other in others
+            ]
+            scored = [
+                (cosines[i][j], 2 * cosines[i][j] / (means[0][i] + means[1][j]), (i, j))
+                for i, j in pairs
+            ]
+            cosine, _, pair = max(scored)
+            by_cosine.append((cosine, pair in gold))
+            _, margin, pair = max(scored, key=lambda row: row[1])
+            by_margin.append((margin, pair in gold))
+        found |= {f"cosine_{direction}": by_cosine, f"margin_{direction}": by_margin}
+    return found
+
+
+def _accepted(proposed, threshold, gold):
+    """F1, precision and recall, by counting."""
+    taken = [hit for value, hit in proposed if value >= threshold]
+    right = sum(taken)
+    return (
+        200 * right / (len(taken) + gold),
+        100 * right / len(taken),
+        (100 * right / gold),
+    )
+
+
+@pytest.mark.parametrize("transferred", [False, True])
+def test_bucc_scores_are_those_of_loops(transferred, tmp_path):
+    """Every metric, in both directions, with more sentences on one side."""
+    random = np.random.default_rng(3)
+    table, parts = {}, {}
+    for part in ("dev", "test") if transferred else ("dev",):
+        sides = (
+            [f"zh {part} {i}" for i in range(20)],
+            [f"en {part} {i}" for i in range(30)],
+        )
+        gold = {(i, (7 * i + 3) % 30) for i in range(12)}
+        for language, side in zip(("zh", "en"), sides, strict=True):
+            table |= {text: random.normal(size=5) for text in side}
+            rows = [f"{language}-{i}\t{text}" for i, text in enumerate(side)]
+            write_lines(tmp_path / f"zh-en.{part}.{language}", rows)
+        for i, j in gold:
+            noise = random.normal(size=5, scale=0.7)
+            table[sides[1][j]] = table[sides[0][i]] + noise
+        rows = [f"zh-{i}\ten-{j}" for i, j in sorted(gold)]
+        write_lines(tmp_path / f"zh-en.{part}.gold", rows)
+        parts[part] = _proposed(table, sides, gold)
+    task, data = read("bucc", tmp_path)
+    scores = task.score(data, Table(table).encode)
+    assert scores["own_threshold"] == (not transferred)
+    tuning, scored = parts["dev"], parts["test" if transferred else "dev"]
+    means = {}
+    for key, proposed in scored.items():
+        # The highest of the best thresholds.
+        thresholds = sorted({value for value, _ in tuning[key]}, reverse=True)
+        best = max(thresholds, key=lambda value: _accepted(tuning[key], value, 12)[0])
+        wanted = _accepted(proposed, best, 12)
+        for name, want in zip(("f1", "precision", "recall"), wanted, strict=True):
+            assert scores[f"{name}_{key}"] == pytest.approx(want), (name, key)
+            measure = key.partition("_")[0]
+            means.setdefault((name, measure), []).append(want)
+    for (name, measure), values in means.items():
+        suffix = "" if measure == "margin" else "_cosine"
+        assert scores[f"{name}{suffix}"] == pytest.approx(np.mean(values))
+    # Neither everything nor nothing is found, so that each number can be wrong.
+    assert 10 < scores["f1"] < 90 and 10 < scores["f1_cosine"] < 90
 
 
 def test_the_report_says_what_a_mean_is_over():
@@ -685,11 +772,16 @@ def test_neighbour_languages_by_hand():
         "a": np.array([[1, 0], [0.95, 0.31]]),
         "b": np.array([[0.8, 0.6], [0, 1]]),
     }
-    matrix = agnosticity.neighbour_languages(parts, k=1)
+    every, two, one = agnosticity.neighbour_languages(parts, 10, 2, 1)
     # a0 -> a1, a1 -> a0 (0.95 to 0.946), b0 -> a1, b1 -> b0.
-    np.testing.assert_allclose(matrix, [[1, 0], [0.5, 0.5]])
+    np.testing.assert_allclose(one, [[1, 0], [0.5, 0.5]])
+    # a0 -> a1 b0, a1 -> a0 b0, b0 -> a1 a0, b1 -> b0 a1.
+    np.testing.assert_allclose(two, [[0.5, 0.5], [0.75, 0.25]])
+    # All three others.
+    np.testing.assert_allclose(every, [[1 / 3, 2 / 3], [2 / 3, 1 / 3]])
     same = {"a": parts["a"], "b": parts["a"]}
-    np.testing.assert_allclose(agnosticity.neighbour_languages(same, 1), 1 - np.eye(2))
+    (one,) = agnosticity.neighbour_languages(same, 1)
+    np.testing.assert_allclose(one, 1 - np.eye(2))
 
 
 def test_similarities_leave_out_the_same_meaning():

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -289,17 +288,13 @@ except SystemExit as leaving:
     sys.__stdout__.flush()
     print(json.dumps([leaving.code, sorted(sys.modules)]), file=sys.stderr)
 """
-    start = time.monotonic()
     result = _run(program)
-    seconds = time.monotonic() - start
     lines = result.stderr.splitlines()
     assert len(lines) == 1, f"expected nothing on stderr:\n{result.stderr}"
     code, modules = json.loads(lines[0])
     assert code == 0
     heavy = HEAVY & set(modules)
     assert not heavy, f"--help of {command} imports {sorted(heavy)}"
-    # Measured: 0.1 s. The room is for a loaded machine.
-    assert seconds < 5
     docstring = ast.get_docstring(TREES[command])
     assert docstring, f"{command} has no docstring: --help shows it"
     assert docstring.splitlines()[0] in result.stdout

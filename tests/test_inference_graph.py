@@ -1,7 +1,7 @@
 """The inference graph computes what the encoder does, and fuses what it was made to."""
 
 import collections
-import platform
+import os
 
 import model_dirs
 import numpy as np
@@ -18,8 +18,9 @@ from cmlm.modeling import inference_graph
 from export import saved_models
 
 LAYERS, BATCH, SEQ = 2, 5, 9
-ON_X86 = pytest.mark.skipif(
-    platform.machine() != "x86_64", reason="oneDNN is TensorFlow's default on x86 only"
+WITH_ONEDNN = pytest.mark.skipif(
+    "avx2" not in machine.cpu_flags() or os.environ["TF_ENABLE_ONEDNN_OPTS"] != "1",
+    reason="TensorFlow computes without oneDNN's layers here",
 )
 
 
@@ -127,7 +128,7 @@ def executed(function, *arguments) -> collections.Counter:
     )
 
 
-@ON_X86
+@WITH_ONEDNN
 @pytest.mark.usefixtures("optimized_graphs")
 @pytest.mark.parametrize("precision", choices.PRECISIONS)
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -173,7 +174,7 @@ def test_only_the_function_in_question_is_looked_at():
     assert sum(count for op, count in ops.items() if "MatMul" in op) == 3
 
 
-@ON_X86
+@WITH_ONEDNN
 @pytest.mark.usefixtures("optimized_graphs")
 def test_every_fusion_is_there_in_a_server(tmp_path):
     """A server knows the shape of no variable and of no argument of a function."""

@@ -13,6 +13,7 @@ import faiss
 import mortal
 import numpy as np
 import pytest
+from oracles import unit
 
 from cmlm import common
 from cmlm.common import choices, files, numbered_tasks
@@ -54,10 +55,6 @@ class Encoder(mortal.Encoder):
     def encode(self, sentences, progress):
         self.asked.append(len(sentences))
         return super().encode(sentences, progress)
-
-
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def gather(lines, directory, memory=MEMORY):

@@ -187,10 +187,90 @@ def test_models_config_is_what_the_server_reads(toy_export):
 def test_batching_parameters_are_what_the_server_reads(toy_export):
     content = Path(toy_export.path, "serving", "batching_parameters.txt").read_text()
     parameters = servers.read_batching(content)
-    assert parameters.max_batch_size.value >= 10_000
-    assert parameters.max_enqueued_batches.value >= 1
+    assert parameters.max_batch_size.value == 16_384
+    assert parameters.max_enqueued_batches.value == 100
     # The server would pad a mask with ones.
     assert not parameters.pad_variable_length_inputs
+
+
+# ------------------------------------------------------- requests put together
+
+# A batch waits for the threads of its graph, of which the tests have one only.
+TOGETHER = """
+import json
+import sys
+from concurrent import futures
+
+from cmlm import cli
+
+with cli.quiet_imports():
+    import numpy as np
+    import servers
+    import tensorflow as tf
+    import tensorflow_text
+
+    from cmlm.encoders import locating
+
+folder, tensors = sys.argv[1], json.loads(sys.argv[2])
+path = locating.find_export(folder)
+with open(f"{folder}/batching_parameters.txt") as file:
+    parameters = servers.read_batching(file.read())
+parameters.batch_timeout_micros.value = 5_000_000
+
+
+# A batch of five rows waits for no other request.
+parameters.max_batch_size.value = 5
+model = servers.BatchingModel(path, parameters)
+
+
+def together(*requests):
+    # The answer to each request, or the error.
+    # Tracing would take longer than a batch waits.
+    model._functions[requests[0][0]][0].get_concrete_function()
+
+    def ask(request):
+        try:
+            return model.predict(*request)
+        except tf.errors.InvalidArgumentError as error:
+            return error
+
+    with futures.ThreadPoolExecutor(len(requests)) as pool:
+        return [*pool.map(ask, requests)]
+
+
+# The vectors do not depend on the requests of others.
+alone = servers.session(path)
+texts = [["the cat sat on the mat", "dog"], ["cats"], ["the dog " * 9, ""]]
+requests = [("normalized", {"text": each}) for each in texts]
+for (name, inputs), answer in zip(requests, together(*requests), strict=True):
+    vectors = alone.predict(name, inputs)["normalized"]
+    assert answer["normalized"].shape == vectors.shape
+    np.testing.assert_allclose(answer["normalized"], vectors, atol=1e-5)
+# Tensors of one width join, tensors of two widths do not.
+two, three, narrow = (("tensors", each) for each in tensors)
+assert [len(answer["default"]) for answer in together(two, three)] == [2, 3]
+assert any(isinstance(answer, Exception) for answer in together(two, narrow))
+# A request may not be larger than a batch.
+(refused,) = together(("serving_default", {"text": ["dog"] * 6}))
+assert isinstance(refused, Exception)
+"""
+
+
+@pytest.mark.large  # a process of its own, with threads
+def test_requests_that_a_server_puts_together(toy_export):
+    wide = "the cat sat on the mat"
+    tensors = [
+        model_dirs.tensors(toy_export.trained, texts)
+        for texts in ([wide] * 2, [wide] * 3, ["dog"] * 3)
+    ]
+    folder = f"{toy_export.path}/serving"
+    done = subprocess.run(
+        [sys.executable, "-c", TOGETHER, folder, json.dumps(tensors)],
+        cwd=HERE,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------- stored requests

@@ -8,6 +8,7 @@ import oracles
 import pytest
 import tensorflow as tf
 import toys
+from oracles import unit
 
 from cmlm.config import experiment
 from cmlm.errors import UserError
@@ -19,10 +20,6 @@ SIZES = (DIM, 5, 2)
 NESTED = [
     name for name, each in OBJECTIVES.items() if issubclass(each, NestedObjective)
 ]
-
-
-def unit(vectors):
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
 def differences(loss, vectors) -> np.ndarray:

@@ -11,15 +11,16 @@ import collections
 import functools
 import os
 import re
-import shlex
 from pathlib import Path
 
 import commands as warm
+import printed_commands
 import pytest
 import test_prepare
 import test_sources
 import testsets
 import toys
+import wet_files
 from absl import flags
 from absl.testing import flagsaver
 from test_train import kind
@@ -43,20 +44,13 @@ def _name(path: Path) -> str:
 # ------------------------------------------------------------------------- reading
 
 
-def commands(text: str) -> list[list[str]]:
-    """The words of every `python -m MODULE ...`, without `python -m`."""
-    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
-    found = (line.strip() for line in lines)
-    return [shlex.split(line)[2:] for line in found if line.startswith("python -m ")]
-
-
 def of_page(path: Path) -> list[list[str]]:
     fences = re.findall(r"^```[^\n]*\n(.*?)^```", path.read_text("utf-8"), re.S | re.M)
-    return [words for fence in fences for words in commands(fence)]
+    return [words for fence in fences for words in printed_commands.found_in(fence)]
 
 
 def of_header(path: Path) -> list[list[str]]:
-    return commands(re.sub(r"^#( |$)", "", path.read_text("utf-8"), flags=re.M))
+    return printed_commands.found_in(path.read_text("utf-8"))
 
 
 PRINTED = [words for path in PAGES for words in of_page(path)]
@@ -73,7 +67,7 @@ for _module, *_arguments in PRINTED:
 def write_dumps(directory: Path) -> dict[str, str]:
     """The sources of cmlm.prepare, by layout; its `tsv` is the toy bitext."""
     crawl, wiki = directory / "crawl.wet.gz", directory / "wiki.xml.bz2"
-    test_prepare.wet(crawl, [test_prepare.PAGE.format(n) for n in range(30)])
+    wet_files.write(crawl, [test_prepare.PAGE.format(n) for n in range(30)])
     article = test_sources.PAGE % (1, 0, 1, "", test_sources.MARKUP)
     wiki.write_bytes(bz2.compress((test_sources.DUMP % article).encode()))
     bitext = str(directory / "bitext.tsv")

@@ -186,6 +186,10 @@ cli.run(main, never_trains=True)
 
 @pytest.mark.usefixtures("optimized_graphs")  # which the process has, too
 @pytest.mark.large  # a process of its own: TensorFlow reads the variable once
+@pytest.mark.skipif(
+    "avx512bw" not in machine.cpu_flags(),
+    reason="without AVX-512, oneDNN has no layers in bfloat16, so it packs no weights",
+)
 def test_packed_weights_of_two_models_stay_apart(runs, tmp_path):
     out = str(tmp_path / "turns.npz")
     done = subprocess.run(

@@ -1,7 +1,6 @@
 """The commands `prepare` and `vocab` as a user runs them, on text and on dumps."""
 
 import gzip
-import io
 import json
 import lzma
 import os
@@ -12,8 +11,8 @@ import sys
 
 import commands
 import pytest
+import wet_files
 from conftest import ROOT
-from warcio.warcwriter import WARCWriter
 
 from cmlm.common import files
 from cmlm.data import languages
@@ -151,16 +150,6 @@ def test_mistakes_are_one_line(arguments, message):
     assert done.stderr.count("\n") == 1
 
 
-def wet(path, pages):
-    with open(path, "wb") as file:
-        writer = WARCWriter(file, gzip=True)
-        for page in pages:
-            payload = io.BytesIO(page.encode())
-            writer.write_record(
-                writer.create_warc_record("http://a.org/", "conversion", payload)
-            )
-
-
 @pytest.mark.parametrize(
     "content, said",
     [
@@ -219,7 +208,7 @@ PAGE = (
 
 def test_a_dump_becomes_shards_by_language(tmp_path):
     pages = [PAGE.format(n) for n in range(30)]
-    wet(tmp_path / "a.wet.gz", [*pages, pages[3]])
+    wet_files.write(tmp_path / "a.wet.gz", [*pages, pages[3]])
     whole = (tmp_path / "a.wet.gz").read_bytes()
     (tmp_path / "cut.wet.gz").write_bytes(whole[: len(whole) // 2])
     output = tmp_path / "corpus"
@@ -258,7 +247,7 @@ def test_a_dump_becomes_shards_by_language(tmp_path):
 
 @pytest.mark.large
 def test_a_killed_run_leaves_nothing_and_two_workers_are_as_one(tmp_path):
-    wet(tmp_path / "a.wet.gz", [PAGE.format(n) for n in range(300)])
+    wet_files.write(tmp_path / "a.wet.gz", [PAGE.format(n) for n in range(300)])
     command = [f"--input={tmp_path}/a.wet.gz", "--layout=wet", "--steps=c4,language"]
     killed = subprocess.Popen(
         [sys.executable, "-m", "cmlm.prepare", *command, f"--output={tmp_path}/out"],

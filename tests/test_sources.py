@@ -3,14 +3,13 @@
 import bz2
 import collections
 import gzip
-import io
 import json
 import lzma
 import struct
 import time
 
 import pytest
-from warcio.warcwriter import WARCWriter
+import wet_files
 
 from cmlm.common import choices, files, packing
 from cmlm.errors import UserError
@@ -24,22 +23,6 @@ def read(path, layout, **arguments):
     return [lines for _, lines in found], dict(counts)
 
 
-def write_wet(path, pages, packed=True, kind="conversion"):
-    with open(path, "wb") as file:
-        writer = WARCWriter(file, gzip=packed)
-        writer.write_record(writer.create_warcinfo_record("a", {"software": "test"}))
-        for page in pages:
-            data = page if isinstance(page, bytes) else page.encode()
-            writer.write_record(
-                writer.create_warc_record(
-                    "http://example.org/",
-                    kind,
-                    payload=io.BytesIO(data),
-                    warc_content_type="text/plain",
-                )
-            )
-
-
 def test_each_layout_of_the_command_has_a_reader():
     assert {*choices.TEXT_LAYOUTS, *choices.STEPS_OF_LAYOUT} == {*sources.LAYOUTS}
     assert {*choices.BITEXT_LAYOUTS} <= {*sources.LAYOUTS}
@@ -51,7 +34,7 @@ PAGES = ["Die erste Seite.\n\n Zweite Zeile. \n", "页面。\n", "Third page.\n"
 @pytest.mark.parametrize("packed", [True, False])
 def test_wet(tmp_path, packed):
     path = tmp_path / ("a.wet.gz" if packed else "a.wet")
-    write_wet(path, PAGES, packed)
+    wet_files.write(path, PAGES, packed)
     documents, counts = read(path, "wet")
     expected = [["Die erste Seite.", "Zweite Zeile."], ["页面。"]]
     assert documents == [*expected, ["Third page."] * 200]
@@ -60,7 +43,7 @@ def test_wet(tmp_path, packed):
 
 def test_parts_of_a_file_are_the_whole_and_tell_as_much(tmp_path):
     pages = [*PAGES, b"caf\xe9", "Page five.", b"th\xe9"]
-    write_wet(tmp_path / "a.wet.gz", pages)
+    wet_files.write(tmp_path / "a.wet.gz", pages)
     whole = (tmp_path / "a.wet.gz").read_bytes()
     (tmp_path / "a.wet.gz").write_bytes(whole[:-40])
     path, together, told = str(tmp_path / "a.wet.gz"), [], collections.Counter()
@@ -75,7 +58,7 @@ def test_parts_of_a_file_are_the_whole_and_tell_as_much(tmp_path):
 @pytest.mark.parametrize("packed", [True, False])
 def test_wet_cut_in_the_middle_is_read_up_to_there(tmp_path, packed):
     path = tmp_path / ("a.wet.gz" if packed else "a.wet")
-    write_wet(path, PAGES, packed)
+    wet_files.write(path, PAGES, packed)
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
     documents, counts = read(path, "wet")
@@ -87,7 +70,7 @@ def test_wet_cut_in_the_middle_is_read_up_to_there(tmp_path, packed):
 def test_wet_with_a_huge_record_is_read_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(raw_lines, "MAX_BYTES", 1 << 20)
     path = tmp_path / "a.wet.gz"
-    write_wet(path, [PAGES[0], b"x" * (3 << 20), PAGES[1]])
+    wet_files.write(path, [PAGES[0], b"x" * (3 << 20), PAGES[1]])
     documents, counts = read(path, "wet")
     assert [d[0] for d in documents] == ["Die erste Seite.", "页面。"]
     assert counts == {"record over 1 MB": 1}
@@ -96,7 +79,7 @@ def test_wet_with_a_huge_record_is_read_without_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("line", [b"x" * (2 << 20), b"Name: value\r\n" * 200_000])
 def test_wet_with_a_huge_header_is_read_up_to_it(tmp_path, line):
     path = tmp_path / "a.wet"
-    write_wet(path, PAGES[:2], packed=False)
+    wet_files.write(path, PAGES[:2], packed=False)
     path.write_bytes(path.read_bytes() + b"WARC/1.0\r\n" + line)
     documents, counts = read(path, "wet")
     assert len(documents) == 2
@@ -106,7 +89,7 @@ def test_wet_with_a_huge_header_is_read_up_to_it(tmp_path, line):
 
 def test_wet_is_read_up_to_a_record_without_its_length(tmp_path):
     path = tmp_path / "a.wet"
-    write_wet(path, PAGES[:2], packed=False)
+    wet_files.write(path, PAGES[:2], packed=False)
     record = b"WARC/1.0\r\nWARC-Type: conversion\r\n\r\nA page.\r\n\r\n"
     path.write_bytes(path.read_bytes() + record)
     documents, counts = read(path, "wet")
@@ -115,7 +98,7 @@ def test_wet_is_read_up_to_a_record_without_its_length(tmp_path):
 
 
 def test_bytes_that_are_no_utf8_are_replaced_and_counted(tmp_path):
-    write_wet(tmp_path / "a.wet.gz", [b"caf\xe9 noir\n"])
+    wet_files.write(tmp_path / "a.wet.gz", [b"caf\xe9 noir\n"])
     documents, counts = read(tmp_path / "a.wet.gz", "wet")
     assert documents == [["caf\ufffd noir"]]
     assert counts == {"invalid UTF-8 replaced": 1}
@@ -147,7 +130,7 @@ def test_a_file_of_two_that_were_joined_has_a_byte_order_mark_inside(tmp_path):
 
 
 def test_nul_is_replaced_and_counted(tmp_path):
-    write_wet(tmp_path / "a.wet.gz", ["Page\0one.\n", "Page two.\n"])
+    wet_files.write(tmp_path / "a.wet.gz", ["Page\0one.\n", "Page two.\n"])
     (tmp_path / "a.json").write_text(json.dumps({"text": "One.\nT\0wo\0."}) + "\n")
     (tmp_path / "a.tsv").write_bytes(b"Y\0es.\tJa.\n")
     (tmp_path / "a.txt").write_bytes(b"One.\n\nT\0wo.\n\n")
@@ -205,7 +188,7 @@ def test_text_may_begin_like_a_packed_file(tmp_path):
 
 
 def test_gzip_archives_of_web_pages_need_no_name(tmp_path):
-    write_wet(tmp_path / "a.wet", PAGES)
+    wet_files.write(tmp_path / "a.wet", PAGES)
     assert len(read(tmp_path / "a.wet", "wet")[0]) == len(PAGES)
 
 
@@ -226,7 +209,7 @@ def test_a_file_of_another_format_is_an_error(tmp_path, layout):
 
 
 def test_a_warc_of_responses_says_where_the_text_is(tmp_path):
-    write_wet(tmp_path / "a.warc.gz", ["<p>x"], kind="resource")
+    wet_files.write(tmp_path / "a.warc.gz", ["<p>x"], kind="resource")
     with pytest.raises(UserError, match=r"resource.*named \.wet\.gz"):
         read(tmp_path / "a.warc.gz", "wet")
     # A record may lack its type and its address.
