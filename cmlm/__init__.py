@@ -37,9 +37,9 @@ def load(
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32 or bfloat16; `dimensions` keeps the first numbers, 0 all;
-    `prompt` precedes every text; `prompts` have names: encode(prompt_name="query").
-    The other arguments are flags of cmlm.encode. None: the model's own.
+    `precision` is float32 or bfloat16; `dimensions` keeps the first N dimensions, 0:
+    all; `prompt` precedes every text; `prompts` are named: encode(prompt_name="query").
+    The other arguments are flags of cmlm.encode. None keeps the model's own value.
 
     Returns an encoder: `encode(texts)` gives float32 [n, dim], `similarity(a, b)` gives
     cosines, [n, m], `search(queries, corpus, k)` cosines and rows, [n, min(k, m)].

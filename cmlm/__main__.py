@@ -2,7 +2,7 @@
 
     cmlm                      the commands
     cmlm train --help         the flags of a command
-    cmlm settings PATTERN     settings of an experiment: type, default, meaning
+    cmlm settings PATTERN     settings: default before any recipe, type, meaning
     cmlm configs              flagfiles that --flagfile=NAME finds from anywhere
 
 `cmlm export`, `cmlm export-huggingface`, `cmlm client` and `cmlm serve` run

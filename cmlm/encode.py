@@ -37,8 +37,9 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "model",
     None,
-    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
-    "of another program, or the address of a model server.",
+    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), a "
+    "checkpoint, weights of another program, the address of a model server, or "
+    "vectors:SENTENCES.txt:VECTORS.npy.",
 )
 flags.DEFINE_string(
     "input",
@@ -46,9 +47,11 @@ flags.DEFINE_string(
     "Text, one sentence a line: files, globs or a list (.txt, .txt.gz).",
 )
 flags.DEFINE_string(
-    "output", None, "The .npy file to write; or a folder for shards, without .npy."
+    "output",
+    None,
+    "The .npy file to write, or a folder of shards: a path that does not end in .npy.",
 )
-flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
+flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 flags.DEFINE_bool("normalize", False, "Scale every vector to length 1.")
 flags.DEFINE_enum(
     "dtype",

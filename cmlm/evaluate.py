@@ -55,10 +55,10 @@ from cmlm.errors import UserError, printable
 flags.DEFINE_multi_string(
     "model",
     [],
-    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), weights "
-    "of another program, a server's address (http://... or grpc://...), "
-    "vectors:TXT:NPY, or languages:en=MODEL,fr=MODEL for an encoder of each language. "
-    "NAME=MODEL names the model in tables",
+    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), a "
+    "checkpoint, weights of another program, a server's address (http://... or "
+    "grpc://...), vectors:SENTENCES.txt:VECTORS.npy, or languages:en=MODEL,fr=MODEL "
+    "for an encoder of each language. NAME=MODEL names the model in tables",
 )
 flags.DEFINE_string("data_dir", None, "The folder of test sets.")
 flags.DEFINE_list(
@@ -83,8 +83,8 @@ flags.DEFINE(
     _Repeats(lower_bound=1, upper_bound=1000),
     "repeats",
     1,
-    "Train each classifier N times, with N seeds. --seeds=N is the older name; the "
-    "--seeds of other commands is a list.",
+    "Train each classifier N times, with N seeds. --seeds=N is the older name; --seeds "
+    "of cmlm.finetune is a list.",
     serializer=flags.ArgumentSerializer(),
 )
 flags.DEFINE_alias("seeds", "repeats")
@@ -99,7 +99,7 @@ flags.DEFINE_enum(
 flags.DEFINE_integer(
     "jobs",
     0,
-    "The processors for searches and classifiers; 0 for all.",
+    "CPU cores for searches and classifiers; 0: all.",
     lower_bound=0,
     upper_bound=4096,
 )

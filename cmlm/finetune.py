@@ -25,7 +25,8 @@ The command trains all weights. GLUE's tasks and your own files have a head over
 with both sentences of a pair in one sequence. The reviews have a head on
 [u, v, |u - v|, u * v], where u and v are the encoder's sentence vectors of title and
 text. The defaults are those of BERT and ULR: 3 epochs in batches of 32 (8 to 64 are
-usual), AdamW 3e-5. Your own file has more epochs if 3 of them are fewer than 500 steps.
+usual), AdamW 3e-5. For your own file, the default is as many epochs as make 500 steps,
+from 3 to 30.
 
 --output is a folder: results.json (every seed, mean, deviation, maximum, data and
 settings) and the test predictions of the seed that is best on dev, in the form of
@@ -36,8 +37,8 @@ Until then, the directory OUTPUT.work holds the finished seeds, and the same com
 resumes a run that was killed or diverged. It may add or leave out tasks and seeds.
 
 The row `constant` predicts the same for every example: the most frequent training
-label, the mean of the scores, or the labels that most examples have. A small encoder
-may not beat it.
+label, the mean of the scores, or every label that more than half of the examples have.
+A small encoder may not beat it.
 """
 
 import contextlib
@@ -66,7 +67,11 @@ flags.DEFINE_list(
     "Tasks by name, comma-separated, such as rte or amazon; glue; or file:FILE.",
 )
 flags.DEFINE_string("data_dir", None, "The folder of the task's files.")
-flags.DEFINE_string("dev", None, "For file:FILE, the labelled file to score on.")
+flags.DEFINE_string(
+    "dev",
+    None,
+    "For file:FILE, the labelled file to score on. Default: a tenth of FILE.",
+)
 flags.DEFINE_list(
     "predict",
     [],
@@ -74,7 +79,7 @@ flags.DEFINE_list(
     "--model that file:FILE has tuned.",
 )
 flags.DEFINE_string("output", None, "The folder to write; default: print only.")
-flags.DEFINE_bool("overwrite", False, "Replace the folder --output if it exists.")
+flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 flags.DEFINE_list("seeds", ["0"], "A list of seeds, such as 0,1,2; a run for each.")
 flags.DEFINE_integer(
     "epochs",

@@ -45,7 +45,7 @@ from cmlm.common import beam_flags, choices
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError
 
-flags.DEFINE_string("model", None, "A model that cmlm.encode accepts.")
+flags.DEFINE_string("model", None, "A model in any form that cmlm.encode accepts.")
 flags.DEFINE_string(
     "source",
     None,
@@ -55,17 +55,26 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "target", None, "Text in the other language, in the form of --source."
 )
-flags.DEFINE_string("bitext", None, "Bitext: files of source TAB target.")
 flags.DEFINE_string(
-    "pool", None, "Text to take hard negatives from. Default: the targets of --bitext."
+    "bitext",
+    None,
+    "Bitext (.tsv, .tsv.gz), with lines source<TAB>target: files, globs or a list.",
 )
-flags.DEFINE_bool("score", False, "Keep the pairs of --bitext with a high cosine.")
+flags.DEFINE_string(
+    "pool",
+    None,
+    "Text to take hard negatives from: files, globs or a list (.txt, .txt.gz). "
+    "Default: the targets of --bitext.",
+)
+flags.DEFINE_bool(
+    "score", False, "Keep the pairs of --bitext with a cosine of --threshold or more."
+)
 flags.DEFINE_string("output", None, "The .tsv or .tsv.gz file to write.")
-flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
+flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 flags.DEFINE_string(
     "work_dir",
     None,
-    "Directory for intermediate files, kept for the next run. Default: OUTPUT.work, "
+    "Folder for intermediate files, kept for the next run. Default: OUTPUT.work, "
     "deleted at the end.",
 )
 flags.DEFINE_integer(
@@ -135,8 +144,8 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "max_memory_gb",
     4.0,
-    "Memory limit of a process without the model's weights; the program takes 1 GB "
-    "of it.",
+    "Memory limit of each process in GB, the model's weights not counted; the program "
+    "itself takes 1 GB of it.",
     lower_bound=1.25,
 )
 reading_flags.define()

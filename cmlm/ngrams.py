@@ -33,9 +33,13 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "input", None, "Files, globs or a comma-separated list (.txt, .txt.gz)."
 )
-flags.DEFINE_string("output", None, "File to write; a name in .gz is packed.")
 flags.DEFINE_string(
-    "marked_output", None, "Directory for the text with marked n-grams; new or empty."
+    "output", None, "File to write; gzip-compressed if its name ends in .gz."
+)
+flags.DEFINE_string(
+    "marked_output",
+    None,
+    "Folder for the text with marked n-grams, new or empty; see --overwrite.",
 )
 flags.DEFINE_enum(
     "form",

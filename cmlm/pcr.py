@@ -26,8 +26,8 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "model",
     None,
-    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), or "
-    "weights of another program.",
+    "An export, a model_dir (best:, untrained:, bow: or both: may precede it), a "
+    "checkpoint, or weights of another program.",
 )
 flags.DEFINE_multi_string("text", [], "LANGUAGE=FILES: files, globs or a list of them")
 flags.DEFINE_multi_string(
@@ -47,7 +47,7 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.DEFINE_string("output", None, "The .npz file to write.")
-flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
+flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 reading_flags.define()
 reading_flags.define_precision()
 

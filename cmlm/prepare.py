@@ -60,7 +60,7 @@ _PLAIN = choices.TEXT_LAYOUTS
 flags.DEFINE_string(
     "input", None, "Files, globs or a comma-separated list: plain, .gz or .bz2."
 )
-flags.DEFINE_string("output", None, "Directory to write; it must be new or empty.")
+flags.DEFINE_string("output", None, "Folder to write, new or empty; see --overwrite.")
 flags.DEFINE_enum(
     "layout",
     "lines",
@@ -73,7 +73,7 @@ flags.DEFINE_string(
     "ISO 639 code of the text's language; en-de for bitext. With the step `language`: "
     "the languages to keep, such as en,de or all.",
 )
-flags.DEFINE_bool("overwrite", False, "Replace an existing output directory.")
+flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 flags.DEFINE_list(
     "steps", None, "Steps from the list above, comma-separated; --steps= means none."
 )

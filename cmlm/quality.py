@@ -80,8 +80,8 @@ def main(_) -> None:
     )
     if area < _LOW_AREA:
         print(
-            f"warning: an area under {_LOW_AREA} is hardly better than chance, 0.5: the"
-            " scores say little",
+            f"warning: the area under the ROC curve is below {_LOW_AREA}, hardly "
+            "better than chance (0.5): the scores say little",
             file=sys.stderr,
         )
     print("documents kept, good and bad, by --min_quality:")

@@ -4,8 +4,8 @@
     python -m cmlm.train --flagfile=configs/en_small.flags \\
         --train_data='corpus/*.txt.gz' --model_dir=/tmp/my_encoder
 
-Text has one sentence a line and a blank line between documents. --flagfile names a
-complete experiment (`cmlm configs` lists the files); flags after it override its
+Text has one sentence a line and a blank line between documents. --flagfile names a file
+with all flags of a run (`cmlm configs` lists the files); flags after it override its
 values. The same command resumes a stopped run. docs/training.md explains training with
 several workers.
 """
@@ -55,23 +55,27 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "pair_data",
     None,
-    "Queries and passages (.tsv, .tsv.gz), with lines query<TAB>passage; further "
-    "columns are hard negatives, passages that do not answer the query.",
+    "Queries and passages (.tsv, .tsv.gz), with lines query<TAB>passage: files, globs "
+    "or a list. Further columns are hard negatives: passages that do not answer the "
+    "query.",
 )
 flags.DEFINE_string(
     "scored_data",
     None,
-    "Scored pairs (.tsv, .tsv.gz), with lines sentence<TAB>sentence<TAB>score.",
+    "Scored pairs (.tsv, .tsv.gz), with lines sentence<TAB>sentence<TAB>score: files, "
+    "globs or a list.",
 )
 flags.DEFINE_string(
     "pair_validation_data",
     None,
-    "Held-out queries and passages. Without it, a share of --pair_data is held out.",
+    "Held-out queries and passages, named as in --pair_data. Without it, a share of "
+    "--pair_data is held out.",
 )
 flags.DEFINE_string(
     "scored_validation_data",
     None,
-    "Held-out scored pairs. Without it, a share of --scored_data is held out.",
+    "Held-out scored pairs, named as in --scored_data. Without it, a share of "
+    "--scored_data is held out.",
 )
 flags.DEFINE_string(
     "validation_data",
@@ -120,7 +124,12 @@ flags.DEFINE_bool(
     False,
     "Print the resolved configuration as YAML and stop. Needs no data.",
 )
-flags.DEFINE_multi_string("config_file", [], "YAML file with settings")
+flags.DEFINE_multi_string(
+    "config_file",
+    [],
+    "YAML file with settings. The last of these wins: the recipe, --config_file, "
+    "--params_override, other flags",
+)
 flags.DEFINE_multi_string(
     "params_override",
     [],
@@ -194,8 +203,8 @@ def _refuse_unread(task) -> None:
         if FLAGS[flag].value and not task.enabled().keys() & set(names):
             weights = ", ".join(f"task.{name}.weight" for name in names)
             raise UserError(
-                f"--{flag} is {FLAGS[flag].value}, and no objective of the run reads "
-                f"it; allowed: with one of these above 0: {weights}"
+                f"--{flag} is {FLAGS[flag].value}; allowed: with one of these settings "
+                f"above 0, because no objective of the run reads it now: {weights}"
             )
 
 
@@ -351,8 +360,8 @@ def _evaluate(stage, strategy) -> None:
 
     if latest.find(stage.directory) is None:
         raise UserError(
-            f"--model_dir={FLAGS.model_dir} holds no checkpoint; allowed: a "
-            "run that has saved one, by --mode=train_and_eval"
+            f"--model_dir={FLAGS.model_dir} holds no checkpoint; allowed: the "
+            "model_dir of a run that has saved a checkpoint"
         )
     run = _build(stage, strategy, writes=False)
     metrics = engine.evaluate(run)
@@ -372,8 +381,8 @@ def _train(stage, strategy) -> int | None:
     if run.is_over and not stage.whole:
         length = "epochs" if run.config.trainer.epochs else "train_steps"
         print(
-            f"the run has all of its {run.trainer.step:,} steps; with a larger "
-            f"trainer.{length} it goes on with this text. For new text, use "
+            f"the run has finished its {run.trainer.step:,} steps; a larger "
+            f"trainer.{length} continues it on this text. For new text, use "
             f"--init_checkpoint={shlex.quote(run.directory)} and another --model_dir",
             file=sys.stderr,
         )
@@ -384,9 +393,9 @@ def _train(stage, strategy) -> int | None:
         return 128 + stopped.signum
     except NonFiniteError as error:
         last = run.manager.latest_checkpoint
-        saved = f"the last checkpoint is {last}" if last else "there is no checkpoint"
+        saved = f"The last checkpoint is {last}" if last else "There is no checkpoint"
         raise UserError(
-            f"{error}; the run has stopped, {saved}. A lower "
+            f"{error}; the run has stopped. {saved}. A lower "
             "trainer.optimizer.learning_rate or a longer warm-up may help"
         ) from error
     return None

@@ -222,8 +222,8 @@ def _prune(paths: dict[str, list[str]]) -> None:
     useless = [f"--{name}" for name in _LEARNING if FLAGS[name].present]
     if useless:
         raise UserError(
-            f"{', '.join(useless)} with --prune_model; allowed: without it, as the "
-            "model's own vocabulary decides"
+            f"{', '.join(useless)} with --prune_model; allowed: without --prune_model, "
+            "because pruning keeps the model's own vocabulary"
         )
     with cli.quiet_imports():
         from cmlm.common import files

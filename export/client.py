@@ -7,8 +7,8 @@
         --language=de --text='Wo ist die Datei?'
 
 http:// and https:// use REST, grpc:// uses gRPC. The address may name the model:
-http://localhost:8501/v1/models/cmlm. Without --output the command prints each vector as
-a line of JSON.
+http://localhost:8501/v1/models/cmlm. Without --output, the command prints a line
+{"text": ..., "vector": [...]} for each sentence.
 """
 
 import itertools
@@ -46,9 +46,9 @@ flags.DEFINE_string("input", None, "Text, one sentence a line: .txt or .txt.gz."
 flags.DEFINE_string(
     "output",
     None,
-    "The .npy file to write; default: print each vector as a line of JSON.",
+    "The .npy file to write; default: print texts and vectors as lines of JSON.",
 )
-flags.DEFINE_bool("overwrite", False, "Replace an output file that exists.")
+flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 flags.DEFINE_float("timeout", 60, "Seconds to wait for one answer, more than 0.")
 
 FLAGS = flags.FLAGS
@@ -90,7 +90,8 @@ def main(_) -> None:
 
     if FLAGS.language and not server.has_components(FLAGS.language, FLAGS.signature):
         raise UserError(
-            f"--language is {FLAGS.language}; the server has no components for it"
+            f"--language is {FLAGS.language}; allowed: a language with components in "
+            "the export, see export.tfhub --pcr"
         )
     if FLAGS.output:
         _write(answers, total)
@@ -104,11 +105,14 @@ def _check_flags() -> None:
     """Raises UserError if flags are missing, or contradict each other."""
     cli.require(server="http://... or grpc://...")
     if bool(FLAGS.text) == bool(FLAGS.input):
-        given = "both are given" if FLAGS.text else "neither is given"
-        raise UserError(f"{given}; allowed: one of --text and --input")
+        given = "both given" if FLAGS.text else "not given"
+        raise UserError(f"--text and --input are {given}; allowed: one of them")
     takes_language = signatures.of_text(FLAGS.signature, "--signature").takes_language
     if takes_language and not FLAGS.language:
-        raise UserError(f"--signature={FLAGS.signature} needs --language")
+        raise UserError(
+            f"--language is not given; allowed with --signature={FLAGS.signature}: a "
+            "language such as de"
+        )
     if FLAGS.language and not takes_language:
         raise UserError(
             f"--language is {FLAGS.language}; allowed: with --signature=pcr, which an "

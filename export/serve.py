@@ -69,7 +69,7 @@ def main(_) -> None:
     name = shlex.quote(FLAGS.model_name)
     base_path = shlex.quote(os.path.dirname(os.path.abspath(path)))
     production = (
-        "production is TF_ENABLE_ONEDNN_OPTS=1 TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 "
+        "in production, run TF_ENABLE_ONEDNN_OPTS=1 TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 "
         f"tensorflow_model_server --port={server.grpc_port} "
         f"--rest_api_port={server.port} --model_name={name} "
         f"--model_base_path={base_path} --tensorflow_intra_op_parallelism=1 "

@@ -32,7 +32,7 @@ def define(output: str) -> None:
     flags.DEFINE_bool(
         "overwrite",
         False,
-        f"Replace an existing --{output}; it stays until the new one is complete.",
+        f"Replace --{output} if it exists; it stays until the new one is complete.",
     )
     reading_flags.define()
 
@@ -45,8 +45,8 @@ def check(output: str) -> None:
     """
     source = FLAGS["from"].value
     if bool(FLAGS.model_dir) == bool(source):
-        given = "both are given" if source else "neither is given"
-        raise UserError(f"{given}; allowed: one of --model_dir and --from")
+        given = "both given" if source else "not given"
+        raise UserError(f"--model_dir and --from are {given}; allowed: one of them")
     if source and FLAGS.checkpoint != "latest":
         raise UserError(
             f"--checkpoint is {FLAGS.checkpoint}; allowed: with --model_dir, not with "

@@ -95,8 +95,8 @@ def main(_) -> None:
         unserved = model.prompts.keys() - signatures.of_prompts(model.prompts).keys()
         for name in sorted(unserved):
             print(
-                f"note: the prompt {name!r} gets no signature: a signature's name has "
-                "letters, digits, _, . and -, and is none of "
+                f"note: the prompt {name!r} gets no signature; allowed: a name of "
+                "letters, digits, _, . and -, with a letter or digit first, other than "
                 f"{', '.join(signatures.SIGNATURES)}",
                 file=sys.stderr,
             )

@@ -495,7 +495,11 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
 @pytest.mark.parametrize(
     ("command", "arguments", "said"),
     [
-        ("cmlm.vocab", "--output=o.txt.gz", "the name of plain text"),
+        (
+            "cmlm.vocab",
+            "--output=o.txt.gz",
+            "a path without the ending of a packed file",
+        ),
         ("cmlm.vocab", "--output=o.json", "--output is o.json; allowed: a name such"),
         ("cmlm.ngrams", "--output=o.tsv.bz2", "plain text, or .gz, which is packed"),
         ("cmlm.ngrams", "--output=o --marked_output=o.zip", "--marked_output is o.zip"),

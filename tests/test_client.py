@@ -153,9 +153,12 @@ def test_flags_that_contradict_each_other_are_one_line(tmp_path):
     (tmp_path / "in.txt").write_text("dogs\n")
     text, file = "--text=dogs", f"--input={tmp_path}/in.txt"
     cases = [
-        ([], "neither is given; allowed: one of --text and --input"),
-        ([text, file], "both are given; allowed: one of --text and --input"),
-        ([text, "--signature=pcr"], "--signature=pcr needs --language"),
+        ([], "--text and --input are not given; allowed: one of them"),
+        ([text, file], "--text and --input are both given; allowed: one of them"),
+        (
+            [text, "--signature=pcr"],
+            "--language is not given; allowed with --signature=pcr: a language such as de",
+        ),
         (
             [text, "--signature=tensors"],
             "--signature is 'tensors'; allowed: normalized, pcr, serving_default, or "
@@ -343,7 +346,7 @@ def test_command(addresses, expected, toy_export, tmp_path):
     np.testing.assert_allclose(answer["vector"], row - row @ c.T @ c, atol=1e-5)
 
     for flags, said in (
-        (["--language=ger"], "--language is ger; the server has no components for it"),
+        (["--language=ger"], "--language is ger; allowed: a language with components"),
         (["--language=de", "--timeout=0"], "--timeout is 0; allowed: seconds, above 0"),
         (
             ["--language=de", "--timeout=nan"],

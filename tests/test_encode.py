@@ -342,9 +342,12 @@ def test_a_start_that_cannot_be_repeated_is_named(source, tmp_path):
     form = {"model.embedding_size": 6, **model_dirs.MASKED_LM}
     narrow = model_dirs.write(tmp_path / "narrow", **form)
     for settings, said in (
-        (gone, f"started from {tmp_path}/gone, which is not there; allowed: .*--model"),
+        (
+            gone,
+            f"started from {tmp_path}/gone, which no longer exists; allowed: .*--model",
+        ),
         (words, "task.distill.init_words set the weights .*; allowed: "),
-        ({"init_checkpoint": narrow}, f"untrained:.*: {narrow}/ckpt-3 is damaged or"),
+        ({"init_checkpoint": narrow}, f"untrained:.*: {narrow}/ckpt-3 is damaged, or"),
     ):
         run = model_dirs.write(tmp_path / "run", **settings)
         with pytest.raises(UserError, match=said):
@@ -368,19 +371,17 @@ def test_only_the_first_stage_of_stacking_has_untrained_weights(tmp_path):
             opening.open_encoder(f"untrained:{stage}")
 
     # The runs of an earlier version do not name the stages before.
-    refuses(last, middle, f"untrained:{first}, or {last}, alone or after best:")
-    refuses(
-        f"{middle}/", first, f"untrained:{first}, or {middle}/, alone or after best:"
-    )
+    refuses(last, middle, f"untrained:{first}, or {last}, best:{last} or")
+    refuses(f"{middle}/", first, f"untrained:{first}, or {middle}/, best:")
     opening.open_encoder(f"untrained:{first}")
     for stage, before in ((last, middle), (middle, first)):
         model_dir.write_config(stage, model_dir.read_config(stage))
         assert f"stacked_on: {before}\n" in Path(stage, model_dir.PARAMS).read_text()
     shutil.rmtree(first)
-    refuses(last, middle, f"{last}, alone or after best:")
-    refuses(middle, first, f"{middle}, alone or after best:")
+    refuses(last, middle, f"{last}, best:{last} or bow:")
+    refuses(middle, first, f"{middle}, best:{middle} or bow:")
     shutil.rmtree(f"{last}/stages")
-    refuses(last, middle, f"{last}, alone or after best:")
+    refuses(last, middle, f"{last}, best:{last} or bow:")
 
 
 @pytest.mark.parametrize("folder", ["serving", "serving/1"])

@@ -611,7 +611,7 @@ def test_another_teacher_of_a_finished_run_is_refused(text, finished, tmp_path):
 
     model_dir.write_config(directory, config("tiny/bert"))
     message = (
-        "--teacher is tiny/other, and the run in .*run has all of its 2 steps; "
+        "--teacher is tiny/other, and the run in .*run has finished its 2 steps; "
         "allowed: tiny/bert, a larger"
     )
     with pytest.raises(UserError, match=message):
@@ -847,7 +847,7 @@ def test_a_truncated_checkpoint_is_named(text, finished, tmp_path):
     damaged = shutil.copytree(finished.run.directory, tmp_path / "run")
     data = next(damaged.glob("ckpt-2.data*"))
     data.write_bytes(data.read_bytes()[: os.path.getsize(data) // 2])
-    with pytest.raises(UserError, match="ckpt-2 is damaged or of another model"):
+    with pytest.raises(UserError, match="ckpt-2 is damaged, or does not fit"):
         building.build(Stage(toys.run_config(text), str(damaged)))
 
 

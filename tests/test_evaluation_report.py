@@ -540,7 +540,9 @@ def test_a_component_removed_after_those_of_the_flag_is_named():
         "plain": first,
         "own + PCR": second | {"pcr": {"removed": removed}},
     }
-    said = "--pcr removed components of de, zh in tatoeba, and accuracy_pcr one more"
+    said = (
+        "--pcr removed components of de, zh in tatoeba; accuracy_pcr removes one more"
+    )
     assert tables.note_of_pcr(made) == f"own + PCR: {said}"
     assert said in report.markdown(made)
     made["models"]["other + PCR"] = made["models"]["own + PCR"]

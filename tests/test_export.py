@@ -271,10 +271,10 @@ def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):
     assert_refused(result, said, tmp_path, [])
     out = f"--export_dir={tmp_path / 'out'}"
     for given, what in (
-        ([], "neither is given"),
-        ([f"--model_dir={source}", f"--from={source}"], "both are given"),
+        ([], "not given"),
+        ([f"--model_dir={source}", f"--from={source}"], "both given"),
     ):
-        said = f"error: {what}; allowed: one of --model_dir and --from"
+        said = f"error: --model_dir and --from are {what}; allowed: one of them"
         assert_refused(export_command(*given, out), said, tmp_path, [])
     # A folder with a checkpoint is one, so the next mistake is named.
     result = export_command(

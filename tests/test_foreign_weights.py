@@ -508,7 +508,10 @@ def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
     opened = opening.open_weights(str(folder))
     assert opened.tokenizer.prompt == ""
     (warning,) = warnings_of(caplog)
-    assert "e5 has prompts and no default: 'query: ' (query), 'pass" in warning
+    assert (
+        "e5 has named prompts but no default prompt: 'query: ' (query), 'pass"
+        in warning
+    )
     # A run's text is its user's.
     for given in ([], ["model.pooling=source"]):
         caplog.clear()
@@ -527,7 +530,7 @@ def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
     write_prompts(folder, None)
     opening.open_weights(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
-    assert "has prompts and no default: 'Q: ' (query); a text" in warning
+    assert "has named prompts but no default prompt: 'Q: ' (query); name one" in warning
     caplog.clear()
     opening.open_weights(str(folder), Reading(prompts={}))
     assert warnings_of(caplog) == []

@@ -88,7 +88,7 @@ def test_objectives_of_one_text_hold_out_the_same(small, tmp_path, caplog):
     # A share of 0 stays, and then masked LM reads what CMLM validates by.
     values["task.mlm.train_data.hold_out_fraction"] = 0
     build(small, tmp_path / "other", **values)
-    assert "mlm trains on text by which cmlm validates: " in caplog.text
+    assert "mlm trains on text that cmlm holds out for validation: " in caplog.text
 
 
 @pytest.mark.usefixtures("eager")

@@ -253,7 +253,10 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
             [model, output, source, f"--target={tmp_path}/cut.txt.gz"],
             "cut.txt.gz is not a whole gzip file",
         ),
-        ([model, f"--output={tmp_path}/there.tsv", source, target], "pass --overwrite"),
+        (
+            [model, f"--output={tmp_path}/there.tsv", source, target],
+            "another path, or --over",
+        ),
         (
             [model, output, source, target, "--neighbours=99"],
             "--neighbours is 99; allowed: at most ",

@@ -484,7 +484,7 @@ def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
     assert found["seeds"] == [1111, 1112] and found["classifier"] == "logistic-adam"
     assert (output / "report.html").exists()
     for wrong, said in (
-        ({"output": output}, "report exists: name another path, or pass overwrite"),
+        ({"output": output}, "report exists; allowed: another path, or overwrite"),
         (
             {"output": path, "overwrite": True},
             "output=.*own.tsv is the input .* of tasks",

@@ -167,6 +167,9 @@ def test_a_file_on_both_sides_is_refused_and_equal_kinds_are_warned_of(tmp_path)
     few = "--max_examples=100"
     done = run("quality", good, f"--bad={tmp_path}/bad.txt", output, few)
     assert done.returncode == 0, done.stderr
-    assert "warning: an area under 0.6 is hardly better than chance" in done.stderr
+    assert (
+        "area under the ROC curve is below 0.6, hardly better than chance"
+        in done.stderr
+    )
     # A fifth is held out.
     assert "of 20 good documents" in done.stdout

@@ -217,7 +217,9 @@ def test_positions_are_the_limit():
     config.model.max_position_embeddings, config.model.num_views = 40, 3
     long = OpenedWeights(None, None, config, "", "", seq_length=512)
     assert resolve_seq_length(long) == 37
-    assert describe_limit(long, 37) == "37 tokens (40 positions less num_views, 3)"
+    assert (
+        describe_limit(long, 37) == "37 tokens (40 positions minus 3, model.num_views)"
+    )
     assert describe_limit(long, 36) == "36 tokens"
     config.model.num_views = 0
     assert describe_limit(long, 40) == "40 tokens (40 positions)"

@@ -288,7 +288,10 @@ def test_a_run_of_another_case_is_refused_before_its_first_step(
     values["vocabulary.max_unknown_share"] = 1
     caplog.set_level("INFO", "cmlm")
     building.build(Stage(run_config(text_file, **values), str(tmp_path / "b")))
-    assert "are [UNK]: the vocabulary is of other text or another case" in caplog.text
+    assert (
+        "are [UNK]: the vocabulary comes from other text, or differs in case"
+        in caplog.text
+    )
 
 
 def test_a_resumed_run_keeps_the_rules_of_its_vocabulary(text_file, tmp_path):

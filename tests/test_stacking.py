@@ -156,7 +156,9 @@ def test_a_later_stage_of_an_earlier_version_has_the_start_of_the_first(text, tm
         model_dir.write_config(stage.directory, begun)
     agreement.check_done(middle)
     middle.config.init_checkpoint = "other"
-    with pytest.raises(UserError, match="started from bert, this command names other"):
+    with pytest.raises(
+        UserError, match="started from bert, but this command names other"
+    ):
         agreement.check_done(middle)
     for stage in planned:
         begun = model_dir.read_config(stage.directory)

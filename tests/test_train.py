@@ -345,7 +345,7 @@ def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, cap
     with flagsaver.flagsaver():
         flags.FLAGS(["train"])
         train._train(stage, None)
-    said = "larger trainer.train_steps it goes on with this text. For new text, use --"
+    said = "larger trainer.train_steps continues it on this text. For new text, use --"
     assert (said in capsys.readouterr().err) == (directory == "run")
 
 
@@ -408,8 +408,8 @@ def test_data_that_no_objective_reads_is_refused(flag, readers):
     with pytest.raises(UserError) as raised:
         configure(*arguments)
     assert str(raised.value) == (
-        f"--{flag} is x, and no objective of the run reads it; allowed: with one of "
-        f"these above 0: {', '.join(weights)}"
+        f"--{flag} is x; allowed: with one of these settings above 0, because no "
+        f"objective of the run reads it now: {', '.join(weights)}"
     )
     for weight in weights:
         configure(*arguments, f"--params_override={weight}=1")

@@ -531,7 +531,7 @@ def test_a_truncated_best_checkpoint_is_named(one_device, batches, tmp_path):
     BestCheckpoint(str(tmp_path), settings, trainer, {}).offer({"cmlm/loss": 1.0})
     (data,) = (tmp_path / model_dir.BEST).glob("*.data-*")
     data.write_bytes(data.read_bytes()[:9])
-    with pytest.raises(UserError, match=r"best/ckpt-1 is damaged or .*") as caught:
+    with pytest.raises(UserError, match=r"best/ckpt-1 is damaged, or .*") as caught:
         BestCheckpoint(str(tmp_path), settings, trainer, {})
     assert "\n" not in str(caught.value)
 

@@ -68,7 +68,7 @@ def test_a_finished_run_holds_no_lock_and_no_leftover(trained):
 
 def test_a_finished_run_says_how_it_goes_on(run, capsys):
     main(run)
-    said = "the run has all of its 4 steps; with a larger trainer.train_steps it goes"
+    said = "the run has finished its 4 steps; a larger trainer.train_steps continues it"
     assert said in capsys.readouterr().err
 
 

@@ -20,7 +20,8 @@ def define(workers: int | None, about_workers: str) -> None:
     flags.DEFINE_string(
         "beam_options",
         "",
-        "Beam's options, such as '--runner=FlinkRunner --flink_master=HOST:8081'.",
+        "Beam's options, such as '--runner=FlinkRunner --flink_master=HOST:8081'. "
+        "Default: Beam runs on this machine.",
     )
 
 
@@ -29,7 +30,7 @@ def define_for_tasks() -> None:
     define(
         1,
         "Processes on this machine. 1: this process only. More than 1: Beam "
-        "runs them. 0: one per core.",
+        "runs them. 0: one per CPU core.",
     )
 
 

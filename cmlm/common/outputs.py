@@ -106,7 +106,7 @@ def refuse_existing(path: str, overwrite: bool) -> None:
     if exists and tf.io.gfile.isdir(path):
         exists = bool(tf.io.gfile.listdir(path))
     if exists and not overwrite:
-        raise UserError(f"{path} exists: name another path, or pass --overwrite")
+        raise UserError(f"{path} exists; allowed: another path, or --overwrite")
 
 
 def _places(output: str) -> list[str]:
@@ -130,12 +130,12 @@ def _refuse_unwritable(flag: str, output: str, place: str) -> None:
         place = os.path.dirname(place)
     if not os.path.isdir(place):
         raise UserError(
-            f"{flag} is {output}; allowed: a path in a folder, which {place} is not"
+            f"{flag} is {output}; allowed: a path in a folder; {place} is not a folder"
         )
     if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         raise UserError(
-            f"{flag} is {output}; allowed: a path in a folder that this user may write,"
-            f" unlike {place}"
+            f"{flag} is {output}; allowed: a path in a folder that this user may write "
+            f"to; {place} is not writable"
         )
 
 
@@ -256,8 +256,10 @@ def _refuse_tilde(flag: str, path: str) -> None:
 def _refuse_ending(flag: str, path: str, packs: bool) -> None:
     ending = os.path.splitext(path)[1]
     if ending in _PACKED and not (packs and ending == ".gz"):
-        allowed = "plain text, or .gz, which is packed" if packs else "plain text"
-        raise UserError(f"{flag} is {path}; allowed: the name of {allowed}")
+        allowed = "a path without the ending of a packed file"
+        if packs:
+            allowed += ", or in .gz"
+        raise UserError(f"{flag} is {path}; allowed: {allowed}")
 
 
 def _refuse_overlap(flag: str, output: str, name: str, path: str) -> None:

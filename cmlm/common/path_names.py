@@ -40,8 +40,8 @@ def refuse_pattern(path: str, name: str = "the path") -> None:
     """
     if "[" in path or "\\" in path:
         raise UserError(
-            f"{name} is {path}; allowed: a path without [ and \\, in which TensorFlow "
-            "can open its files"
+            f"{name} is {path}; allowed: a path without [ and \\, because TensorFlow "
+            "reads such a path as a pattern"
         )
 
 

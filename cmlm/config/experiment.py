@@ -35,10 +35,10 @@ class TrainerConfig(hyperparams.Config):
         micro_batch_size: examples that one replica holds in memory at a time; 0 takes
             its whole share of the global batch at once. The gradient does not depend
             on it.
-        fused_layers: whether XLA compiles GELU, layer norm, attention's softmax and
-            cross-entropy of the step: `always`, `never`, or `auto`, on processors for
-            models at least 128 wide. The step then also leaves out padding. Exports do
-            not depend on it.
+        fused_layers: whether XLA compiles GELU, layer norm, the softmax of attention
+            and cross-entropy in the training step: `always`, `never`, or `auto` (on
+            CPUs, for models at least 128 wide). A compiled step also skips padding.
+            Exports do not depend on it.
         steps_per_loop: the most updates before the run next checks the clock and
             signals.
         summary_interval: updates between two rows of metrics.
@@ -64,7 +64,7 @@ class TrainerConfig(hyperparams.Config):
         optimizer: the optimizer, its learning rate and gradient clipping.
         seed: the seed of initial weights, dropout, and the draws of
             `schedule=interleaved`. It also changes the order of the data, as
-            `train_data.seed` does; masks follow the latter alone.
+            `train_data.seed` does; masks depend on `train_data.seed` alone.
     """
 
     train_steps: int = fields.ranged(1_000_000, at_least=1)
@@ -133,13 +133,13 @@ class ExperimentConfig(hyperparams.Config):
         task: the objectives.
         trainer: steps, intervals, optimizer.
         runtime: devices and precision; Model Garden's fields.
-        init_checkpoint: where the first weights come from: a model_dir or a checkpoint
-            of this project, or the weights of another program. Only weights are taken,
+        init_checkpoint: the weights to start from: a model_dir or a checkpoint of this
+            project, or the weights of another program. Only weights are taken,
             not the optimizer. Another program's weights bring shape and vocabulary;
             recipe and flags still set the pooling.
         init_layers: the layers of `init_checkpoint` that the encoder starts from, by
-            number from 0 and in ascending order; empty: all of them. The encoder has as
-            many layers.
+            number from 0 and in ascending order; empty: all of them. The encoder then
+            has this number of layers.
         stacked_on: the stage of progressive stacking before this one, whose layers it
             started from. The run sets it.
     """

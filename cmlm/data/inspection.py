@@ -74,8 +74,9 @@ class CorpusReport:
             )
         if self.one_sentence_documents >= _MOSTLY * max(self.documents, 10):
             text += (
-                "; a blank line ends a document: if one follows each paragraph, python"
-                " -m cmlm.prepare --layout=wrapped joins and splits them"
+                "; a blank line ends a document: if your blank lines end paragraphs, "
+                "python -m cmlm.prepare --layout=wrapped makes one document of each "
+                "file"
             )
         return text
 

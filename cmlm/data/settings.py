@@ -33,7 +33,7 @@ class DataConfig(hyperparams.Config):
     Attributes:
         input_path: files, globs, or a comma-separated list of them. Languages are named
             as `en=FILES,de=FILES`.
-        global_batch_size: examples a step, over all replicas.
+        global_batch_size: examples in a step, over all replicas; every recipe sets it.
         seq_length: longest sequence in tokens, [CLS] and [SEP] included.
         sampling_exponent: with several languages, an example is drawn from language l
             with probability n_l^sampling_exponent / sum_k n_k^sampling_exponent, where

@@ -242,14 +242,14 @@ def _give_initial_weights(
         first = f"untrained:{stages[0]}, or " if is_there else ""
         raise UserError(
             f"{asked}: it started from the layers of {config.stacked_on}, the stage "
-            f"before; allowed: {first}{model_dir}, alone or after best: or bow:"
+            f"before; allowed: {first}{model_dir}, best:{model_dir} or bow:{model_dir}"
         )
     if start:
         if not any(tf.io.gfile.exists(start + end) for end in ("", ".index")):
             raise UserError(
-                f"{asked}: the run started from {start}, which is not there; allowed: "
-                f"{model_dir}, alone or after best: or bow:, or --model=PATH of those "
-                "weights"
+                f"{asked}: the run started from {start}, which no longer exists; "
+                f"allowed: {model_dir}, best:{model_dir} or bow:{model_dir}, or "
+                "--model=PATH of those weights"
             )
         try:
             parts = restoring.initialize(model, start, config.init_layers)
@@ -262,8 +262,8 @@ def _give_initial_weights(
         if setting:
             raise UserError(
                 f"{asked}: task.{name}.{setting} set the weights that the run started "
-                f"from; allowed: {model_dir}, alone or after best: or bow:, or an "
-                "encoder of another run"
+                f"from; allowed: {model_dir}, best:{model_dir} or bow:{model_dir}, or "
+                "an encoder of another run"
             )
 
 

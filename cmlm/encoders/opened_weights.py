@@ -60,23 +60,23 @@ class OpenedWeights:
 
 
 def describe_limit(opened: OpenedWeights, seq_length: int) -> str:
-    """A length and its reason: "123 tokens (128 positions less num_views, 5)"."""
+    """A length and its reason: "123 tokens (128 positions minus 5, `num_views`)"."""
     model = opened.config.model
     text = f"{seq_length} tokens"
     if seq_length != model.token_positions:
         return text
-    less = f" less num_views, {model.num_views}" if model.num_views else ""
+    less = f" minus {model.num_views}, model.num_views" if model.num_views else ""
     return f"{text} ({model.max_position_embeddings} positions{less})"
 
 
 def describe_cut(opened: OpenedWeights, seq_length: int) -> str:
     """Describes where sentences are cut, and the length limit of the training.
 
-    "sentences are cut at 123 tokens (128 positions less num_views, 5); trained at 128
-    tokens". A run that starts from weights with a limit of their own keeps that one:
-    "trained at 50 tokens, from weights with a limit of 256". Weights of another program
-    do not state the length of their training: "sentences are cut at 50 tokens; by
-    default at 256".
+    "sentences are cut at 123 tokens (128 positions minus 5, model.num_views); trained
+    at 128 tokens". A run that starts from weights with a limit of their own keeps that
+    one: "trained at 50 tokens, from weights with a limit of 256". Weights of another
+    program do not state the length of their training: "sentences are cut at 50 tokens;
+    by default at 256".
     """
     text = f"sentences are cut at {describe_limit(opened, seq_length)}"
     if opened.run is None:
@@ -117,7 +117,7 @@ def resolve_seq_length(
         seq_length = min(default or opened.seq_length, limit)
     if not least <= seq_length <= limit:
         default_prompt = opened.config.model.prompt
-        remedy = "" if prompt == default_prompt else " (--prompts leaves it out)"
+        remedy = "" if prompt == default_prompt else " (--prompts= leaves it out)"
         most = describe_limit(opened, limit)
         if least > limit:
             raise UserError(

@@ -59,8 +59,8 @@ def adopt(
         theirs = values.pop("pooling", None)
         if theirs not in (None, config.model.pooling):
             logger.info(
-                "pooling: %s, as the run is configured; %s pools by %s "
-                "(--params_override=model.pooling=%s)",
+                "pooling: %s, as the run is configured; %s pools by %s: to pool in the "
+                "same way, pass --params_override=model.pooling=%s",
                 config.model.pooling,
                 source.path,
                 theirs,
@@ -103,9 +103,9 @@ def warn_of_prompts(path: str, stated: Mapping[str, str]) -> None:
     """
     if any(stated.values()):
         logger.warning(
-            "%s has prompts: %s; the run adds none to its text: for pairs, name them, "
-            "as in task.pairs.prompts=[query,passage]; in other text, write one before "
-            "each sentence",
+            "%s has prompts: %s; the run adds no prompt to its text. For pairs, name "
+            "the prompts, as in task.pairs.prompts=[query,passage]; in other text, "
+            "write a prompt before each sentence",
             *(path, _listed(stated)),
         )
 
@@ -214,15 +214,15 @@ def load_weights(
     stated = model.config.named_prompts
     if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
         logger.warning(
-            "%s has prompts and no default: %s; a text gets one by name alone: "
-            "encode(prompt_name=), --prompt_name, or a signature of an export (search "
-            "and retrieval add theirs)",
+            "%s has named prompts but no default prompt: %s; name one with "
+            "encode(prompt_name=...), --prompt_name or a signature of an export. "
+            "Search and retrieval add theirs",
             *(path, _listed(stated)),
         )
     if source.normalized:
         logger.info(
-            "%s scales its vectors to length 1; `default` is not scaled, the signature "
-            "`normalized` and encode(normalize=True) are",
+            "%s scales its vectors to length 1; here, only the signature `normalized` "
+            "and encode(normalize=True) do, and `default` does not",
             path,
         )
     return OpenedWeights(

@@ -39,14 +39,14 @@ def define() -> None:
         "seq_length",
         None,
         "Longest sentence in tokens, [CLS] and [SEP] included; longer ones are cut. "
-        "Default: the limit that the starting weights state; without such a limit, the "
-        "length of the training, or 128 for weights of another program. At most the "
-        "positions of the encoder minus model.num_views.",
+        "Default: the limit that the starting weights state; else the longest training "
+        "sequence; for weights of another program, 128. Maximum: the encoder's "
+        "positions minus model.num_views.",
     )
     flags.DEFINE_integer(
         "dimensions",
         None,
-        "Keep the first N numbers of each vector; 0 keeps all. Default: as trained; "
+        "Keep the first N dimensions of each vector; 0: all. Default: as trained; "
         "for a folder of sentence-transformers, its truncate_dim.",
         lower_bound=0,
     )

@@ -371,7 +371,10 @@ def note_of_pcr(results: Results) -> str:
             if own:
                 few = len(languages) <= _NAMED_LANGUAGES
                 which = ", ".join(languages) if few else f"{len(languages)} languages"
-                text = f"components of {which} in {task}, and {', '.join(own)} one more"
+                more = "remove" if len(own) > 1 else "removes"
+                text = (
+                    f"components of {which} in {task}; {', '.join(own)} {more} one more"
+                )
                 said.setdefault(text, []).append(name)
     return "; ".join(
         f"{', '.join(names)}: --pcr removed {text}" for text, names in said.items()

@@ -406,7 +406,7 @@ def score_pairs(
         for step, number in zip(_STEPS, reached.tolist(), strict=True)
     )
     return [
-        f"pairs by lowest cosine  {shares}",
+        f"share of pairs with at least this cosine  {shares}",
         f"{job.output}  {written:,} of {lines.lines:,} pairs with a cosine of "
         f"{threshold:g} or more, in their order",
         f"{scores_path(job.output)}  cosine of each line",

@@ -168,8 +168,9 @@ def _from_neighbours(
             bar.update(len(rows))
     if left_out:
         print(
-            f"not compared with the whole pool: {counted(left_out, 'source')} with too "
-            f"few negatives among {rows.shape[1]} neighbours",
+            f"{counted(left_out, 'source')} with too few negatives among "
+            f"{rows.shape[1]} neighbours: not compared with the whole pool, which "
+            "would take too long",
             file=sys.stderr,
         )
     return short

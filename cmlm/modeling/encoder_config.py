@@ -60,8 +60,9 @@ class EncoderConfig(hyperparams.Config):
         drophead_rate: share of the attention heads that each layer drops for a sentence
             in training, drawn anew at every step.
         max_position_embeddings: rows of the position table. The last `num_views` rows
-            belong to CMLM's conditions.
-        num_views: N of CMLM's P(v), the number of conditions.
+            belong to CMLM's projected vectors.
+        num_views: the number of projected vectors that CMLM makes of a sentence vector,
+            N; the paper uses 15.
         type_vocab_size: rows of the segment table.
         relative_positions: add a learnt score for the distance of two tokens to every
             attention score, as MPNet does. CMLM's conditions have no distance, so the
@@ -85,8 +86,8 @@ class EncoderConfig(hyperparams.Config):
             longer. 0: the longest sequence of the objectives.
         sentence_vector: `pooled`, or `projected` for CMLM's ablation `proj` (section
             5.1): the mean of the N projected vectors.
-        dimensions: how many of the first numbers of a sentence vector the trained
-            encoder gives; 0: all, `hidden_size`. Objectives see all.
+        dimensions: the trained encoder keeps the first N dimensions of a sentence
+            vector; 0: all, `hidden_size`. Training always uses all.
     """
 
     preset: str = fields.one_of("base", PRESETS)

@@ -33,7 +33,8 @@ class OptimizerConfig(hyperparams.Config):
         end_learning_rate: the rate at the end of a linear decay.
         warmup_steps: steps of linear growth from 0.
         decay_steps: step at which a linear decay ends, the warm-up included; null:
-            `trainer.train_steps`. At most `warmup_steps`: the rate does not decay.
+            `trainer.train_steps`. If it is not above `warmup_steps`, the rate does not
+            decay.
         beta_1: decay of the first moment.
         beta_2: decay of the second moment.
         epsilon: added to the square root of the second moment; above 0.

@@ -72,8 +72,7 @@ def restore(path: str, **objects) -> None:
         status.expect_partial()
     except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
         raise UserError(
-            f"{path} is damaged or of another model than this configuration's: "
-            f"{one_line(error)}"
+            f"{path} is damaged, or does not fit this configuration: {one_line(error)}"
         ) from error
 
 
@@ -185,8 +184,8 @@ def _initialize_own(
     for key, shape in stored.items():
         if key.endswith(_TABLE_KEYS) and shape[0] != rows:
             raise UserError(
-                f"{path} has {shape[0]} embedding rows, "
-                f"the vocabulary has {rows} entries"
+                f"{path} has {shape[0]} embedding rows, but the vocabulary has {rows} "
+                "tokens"
             )
     layers = len(model.encoder.bert.transformer_layers)
     if chosen:
@@ -200,7 +199,8 @@ def _initialize_own(
     if projection is not None and projection.num_views != views:
         del parts["projection"]
         logger.info(
-            "%s has %d views, the model has %d: P(v) starts anew",
+            "%s has %d projected vectors, but the model has %d (model.num_views): the "
+            "projection starts from random weights",
             *(path, views, projection.num_views),
         )
     holder = tf.Module()

@@ -28,14 +28,13 @@ class DistillConfig(ObjectiveConfig):
             `init_words`, for every token, without its `##`).
         teacher_cache: a directory for the teacher's vectors, which several runs may
             share; empty: `teacher/` in the model_dir.
-        projection: the map between the teacher's vectors and the encoder's. `pca`: the
-            teacher's vectors, if their width is another one, are projected on as many
-            principal directions as the encoder is wide, and turned at random, or filled
-            up with zeros; the encoder's own vectors then keep the teacher's cosines.
-            `aligned`: turned so that they lie as near as possible to the vectors of the
-            encoder in `init_checkpoint`, even if the widths are equal. `linear`: the
-            run learns a linear map from the encoder's vectors to the teacher's, and the
-            export leaves it out. `cmlm.training.alignment` turns the directions.
+        projection: the map between the vectors of teacher and encoder. `pca`: if the
+            widths differ, the teacher's vectors are projected on at most as many
+            principal directions as the encoder is wide, rotated at random, and padded
+            with zeros to its width. `aligned`: the teacher's vectors are rotated
+            towards those of the encoder in `init_checkpoint`, even if the widths are
+            equal. `linear`: the run learns a linear map from the encoder's vectors to
+            the teacher's; exports leave it out.
         similarity_weight: the factor of a second term, the squared difference between
             the cosines of the encoder and of the teacher, over all pairs of texts in
             the global batch.

@@ -27,7 +27,9 @@ class DistillBitextConfig(DistillConfig):
             with cosines, over the pairs of the global batch. The term takes the vectors
             that the step computes anyway. The objective `bitext` has the same loss and
             batches of its own.
-        margin, scale: of this term, see `ContrastiveConfig`.
+        margin: of the retrieval loss: subtracted from the similarity of a text and its
+            translation.
+        scale: of the retrieval loss: the factor of all similarities, 1 / temperature.
     """
 
     train_data: bitext.BitextDataConfig = dataclasses.field(

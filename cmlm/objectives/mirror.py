@@ -29,8 +29,8 @@ class MirrorConfig(ContrastiveConfig):
     Attributes:
         scale: 1 / temperature of the paper: 25 for 0.04 (sentences), 5 for 0.2 (words).
         span: the span that is masked in one of the two views.
-        form: whether the denominator has the positive: `released`, as in the released
-            code; `paper`, the negatives only, as equation 1 prints.
+        form: the denominator of the loss: `released` includes the positive, as the
+            released code does; `paper` has the negatives only, as equation 1 prints.
         mask_rate: share of the tokens that are masked in addition, in both views; the
             paper's recipes have 0.
         controlled_dropout: whether both views share one dropout mask, an ablation of

@@ -41,10 +41,11 @@ class MisadConfig(MaskedTextConfig):
     sentence without a candidate has only the masked-LM loss.
 
     Attributes:
-        form: `paper`: E_w + E_R against E_S; or `released` (the authors' code): the sum
-            is normalised too, and words of R are masked as well as words of S.
-        misad_weight: the factor of L_MiSAD; the paper's is 1.
-        masked_lm_weight: the factor of L_MLM; the paper's is 1.
+        form: `paper` compares the sum of the vectors of n-gram and rest with the vector
+            of the sentence; `released` (the authors' code) also scales the sum to
+            length 1, and also masks words of the rest.
+        misad_weight: the factor of the MiSAD loss; the paper's is 1.
+        masked_lm_weight: the factor of the masked-LM loss; the paper's is 1.
         candidates: the spans that may be removed. `marks`: the n-grams marked in the
             text (`cmlm.ngrams --marked_output`), as in the paper; `ngrams`: the n-grams
             of `ngrams_file`, in any document; `entities`: the names of `entities_file`;

@@ -64,8 +64,8 @@ def refuse_other_settings(
             value, wrong = first.get(name), other.get(name)
             if value != wrong:
                 raise UserError(
-                    f"worker {number} was started with {name}={wrong!r}, worker 0 with "
-                    f"{value!r}: every worker needs the same flags"
+                    f"worker {number} was started with {name}={wrong!r}, and worker 0 "
+                    f"with {value!r}; allowed: the same flags for every worker"
                 )
 
 
@@ -168,8 +168,8 @@ def refuse_other_model(start: Start) -> None:
         if before[field] != value and field != "preset":
             raise UserError(
                 f"--model_dir={start.directory} holds a model with {field}="
-                f"{before[field]!r}, this command asks for {value!r}; "
-                "use another --model_dir"
+                f"{before[field]!r}, but this command asks for {value!r}; allowed: "
+                "another --model_dir"
             )
 
 
@@ -193,9 +193,9 @@ def begun_start(
     started, allowed = "without --init_checkpoint", "no --init_checkpoint"
     if before:
         started = f"from {before}"
-        allowed = f"--init_checkpoint={before}, also if these weights have moved"
+        allowed = f"--init_checkpoint={before}, even if these weights have moved"
     raise UserError(
-        f"--model_dir={directory} started {started}, this command names {now}; "
+        f"--model_dir={directory} started {started}, but this command names {now}; "
         f"allowed: {allowed}, or another --model_dir"
     )
 
@@ -216,7 +216,7 @@ def _refuse_other_teacher(start: Start) -> None:
         if now and before and path_names.real(before) != path_names.real(now):
             raise UserError(
                 f"--teacher is {now}, and the run in --model_dir={start.directory} has"
-                f" all of its {steps:,} steps; allowed: {before}, a larger"
+                f" finished its {steps:,} steps; allowed: {before}, a larger"
                 " trainer.train_steps, or another --model_dir"
             )
 
@@ -230,10 +230,10 @@ def _refuse_other_optimizer(start: Start) -> None:
     now = start.config.trainer.optimizer.type
     if before != now:
         raise UserError(
-            f"--model_dir={start.directory} trained with"
-            f" trainer.optimizer.type={before}, this command asks for {now}; allowed:"
-            f" {before}, or --init_checkpoint={start.directory} with another"
-            " --model_dir"
+            f"--model_dir={start.directory} trained with "
+            f"trainer.optimizer.type={before}, but this command asks for {now}; "
+            f"allowed: {before}, or --init_checkpoint={start.directory} with another "
+            "--model_dir"
         )
 
 
@@ -247,8 +247,8 @@ def _refuse_new_objectives(start: Start) -> None:
     if new:
         trained = ", ".join(before) or "no objective"
         raise UserError(
-            f"--model_dir={start.directory} trained {trained}, this command asks for "
-            f"{', '.join(new)}; allowed: --init_checkpoint={start.directory} with "
+            f"--model_dir={start.directory} trained {trained}, but this command asks "
+            f"for {', '.join(new)}; allowed: --init_checkpoint={start.directory} with "
             "another --model_dir"
         )
 

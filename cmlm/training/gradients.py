@@ -208,7 +208,7 @@ def _count_micro_batches(
     global_batch_size = objective.global_batch_size
     if global_batch_size % replicas:
         raise fields.refused(
-            where, global_batch_size, f"multiples of the {replicas} replicas"
+            where, global_batch_size, f"multiples of {replicas}, the number of replicas"
         )
     share = global_batch_size // replicas
     if micro_batch_size == 0 or micro_batch_size >= share:

@@ -91,8 +91,9 @@ def _warn_of_overlap(group: list[Objective]) -> None:
     least, most = min(shares, key=shares.get), max(shares, key=shares.get)
     if shares[least] < shares[most]:
         logger.warning(
-            "%s trains on text by which %s validates: their train_data."
-            "hold_out_fraction are %g and %g; equal shares keep the validation clean",
+            "%s trains on text that %s holds out for validation: their shares "
+            "train_data.hold_out_fraction are %g and %g; with equal shares, no text "
+            "serves both",
             least,
             most,
             shares[least],

@@ -206,8 +206,8 @@ def _warn_of_another_teacher(start: Start, folder: str) -> None:
     """Warns if a begun run gets another teacher."""
     logger.warning(
         "teacher: the encoder has learnt another teacher's vectors (%s); %s with new "
-        "principal directions, which the encoder has not learnt; if the teacher is the "
-        "same, name it by its former path or address",
+        "principal directions, which the encoder has not learnt. If the teacher is the "
+        "same, name its former path or address",
         folder,
         "the run goes on" if start.writes else "this command validates",
     )

@@ -196,8 +196,8 @@ def _vectors(
             _refuse_changed(cache, about)
             size = len(words) + sum(sum(part.sizes.values()) for part in data.corpora)
             logger.info(
-                "teacher: it encodes about %s texts into %s; a stopped run resumes "
-                "there",
+                "the teacher encodes about %s texts; their vectors go to %s, where a "
+                "stopped run resumes",
                 f"{size:,}",
                 cache,
             )
@@ -221,9 +221,9 @@ def _warn_of_unlearnt(start: Start, objective: DistillConfig, data: Data) -> Non
     learnt = trainer.train_steps * objective.train_data.global_batch_size
     if not trainer.epochs and 2 * learnt < texts:
         logger.warning(
-            "teacher: it encodes all %s texts, but the run learns at most %s "
-            "(trainer.train_steps times the batch): name less text to save time and "
-            "disk space",
+            "the teacher encodes all %s texts, but the run learns at most %s "
+            "(trainer.train_steps times the batch size): less text saves time and disk "
+            "space",
             f"{texts:,}",
             f"{learnt:,}",
         )

@@ -143,8 +143,8 @@ def _layers_of_first_stage(
         found = first
     if found != first:
         raise UserError(
-            f"{start} has {counted(found, 'layer')}, the first stage of "
-            f"trainer.stacking_steps {first}; allowed: {first} in the weights, or "
+            f"{start} has {counted(found, 'layer')}, but the first stage of "
+            f"trainer.stacking_steps has {first}; allowed: {first} in the weights, or "
             "trainer.stacking_steps=[]"
         )
     return first
@@ -152,21 +152,21 @@ def _layers_of_first_stage(
 
 def refuse_missing(config: experiment.ExperimentConfig) -> None:
     """Raises UserError if the recipe adapts weights and the run names none."""
-    missing = "--init_checkpoint is not given, and"
+    missing = "--init_checkpoint is not given; allowed: weights to start from"
     if config.model.pooling == encoder_config.SOURCE_POOLING:
         raise UserError(
-            f"{missing} model.pooling is 'source', the pooling of these weights; "
-            "allowed: weights to start from, or another pooling"
+            f"{missing}, because model.pooling=source takes their pooling; or another "
+            "model.pooling"
         )
     if config.init_layers:
         raise UserError(
-            f"{missing} init_layers is {list(config.init_layers)}, layers of these "
-            "weights; allowed: weights to start from, or init_layers=[]"
+            f"{missing}, because init_layers={list(config.init_layers)} selects their "
+            "layers; or init_layers=[]"
         )
     if list(config.task.enabled()) == ["mirror"]:
         raise UserError(
-            f"{missing} Mirror-BERT improves pretrained weights; allowed: weights to "
-            "start from, or another objective beside it"
+            f"{missing}, because Mirror-BERT improves pretrained weights; or a second "
+            "objective"
         )
 
 

@@ -217,5 +217,7 @@ def check_coverage(
             )
         if share > _SUSPICIOUS_SHARE:
             logger.warning(
-                "%s are [UNK]: the vocabulary is of other text or another case", of
+                "%s are [UNK]: the vocabulary comes from other text, or differs in "
+                "case",
+                of,
             )

@@ -51,7 +51,8 @@ class VocabularyConfig(hyperparams.Config):
         max_word_characters: words of more characters are [UNK]; 0: no such limit. The
             limit is 100 characters in Hugging Face and 200 in BERT's own code.
         max_unknown_share: the largest share of [UNK] among the tokens of the training
-            text, for each language, before the first step. A run with more stops.
+            text, for each language. A run with a larger share stops before its first
+            step.
     """
 
     file: str = ""
