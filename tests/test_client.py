@@ -157,7 +157,8 @@ def test_flags_that_contradict_each_other_are_one_line(tmp_path):
         ([text, file], "--text and --input are both given; allowed: one of them"),
         (
             [text, "--signature=pcr"],
-            "--language is not given; allowed with --signature=pcr: a language such as de",
+            "--language is not given; allowed with --signature=pcr: a language such as "
+            "de",
         ),
         (
             [text, "--signature=tensors"],

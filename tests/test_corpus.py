@@ -87,13 +87,19 @@ def test_a_line_may_have_a_million_characters_of_two_bytes(tmp_path):
 # ------------------------------------------------------------------ configuration
 
 
-def test_sentences_that_stand_alone_are_found_and_have_no_neighbours(tmp_path):
+def test_sentences_that_stand_alone_are_found_and_have_no_neighbours(
+    tmp_path, monkeypatch
+):
     write(tmp_path / "a.txt", "One.")
     write(tmp_path / "b.txt", "Eins. \n\nZwei.\nDrei.\n")
     config = TextDataConfig(input_path=f"en={tmp_path}/a.txt,de={tmp_path}/b.txt")
     found = config.load(str(tmp_path))
     assert found.sizes == {"en": 1, "de": 3}
     assert found.neighbours == {"en": 0, "de": 1}
+    # The rest of a text may have neighbours, if only its beginning was read.
+    report = inspection.CorpusReport(sentences=9, whole=False, share=0.1)
+    monkeypatch.setattr(inspection, "inspect", lambda files: report)
+    assert config.load(str(tmp_path)).neighbours == {}
     assert config.origin != config.replace(raw_layout="lines").origin
     assert config.origin == config.replace(global_batch_size=7).origin
 

@@ -615,6 +615,18 @@ def test_an_aligned_teacher_begins_near_the_encoder(tmp_path, encoder, dim):
     np.testing.assert_array_equal(later.teacher.directions(), data.teacher.directions())
 
 
+def test_vectors_are_turned_by_texts_of_each_pair_of_languages(tmp_path):
+    """One file has hard negatives in further columns, the others have two columns."""
+    files, config = {}, DistillBitextConfig()
+    for pair, negatives in (("en-es", "\tno\tnever"), ("en-de", ""), ("en-fr", "")):
+        path = tmp_path / f"{pair}.tsv"
+        path.write_text("".join(f"{pair} {n}\tx{negatives}\n" for n in range(20)))
+        files[pair] = [str(path)]
+    data = Data(Corpus(files, dict.fromkeys(files, 20)))
+    found = [text.decode() for text in alignment._sample(config, data, 30)]
+    assert found == [f"{pair} {n}" for pair in files for n in range(0, 20, 2)]
+
+
 @pytest.mark.parametrize("dim", [16, 24])
 def test_a_teacher_with_other_directions_is_told(tmp_path, encoder, dim, caplog):
     turned_teacher(tmp_path, encoder, dim)

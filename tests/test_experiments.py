@@ -212,6 +212,20 @@ def test_a_step_without_an_objective_is_refused(steps, step):
     loading.load("cmlm/english", (), ["task.cmlm.end_step=10", settings[1]]).validate()
 
 
+def test_marked_text_is_for_misad_alone():
+    settings = ["task.misad.train_data.input_path=marked/*"]
+    loading.load("ulr/misad", (), settings).require_data()
+    settings += ["task.mlm.weight=1", "task.mlm.train_data.input_path=marked/*"]
+    said = (
+        r"task.mlm.train_data.input_path is 'marked/\*'; allowed: text without marked"
+    )
+    with pytest.raises(UserError, match=said):
+        loading.load("ulr/misad", (), settings).require_data()
+    # Random spans need no marks.
+    settings += ["task.misad.candidates=spans"]
+    loading.load("ulr/misad", (), settings).require_data()
+
+
 def test_later_overrides_win_and_files_come_first(tmp_path):
     path = tmp_path / "settings.yaml"
     path.write_text("trainer:\n  train_steps: 5\nmodel:\n  preset: tiny\n")

@@ -10,7 +10,7 @@ import toys
 
 from cmlm.common import distributed
 from cmlm.config import loading
-from cmlm.data import inspection
+from cmlm.data import inspection, streams
 from cmlm.data.corpus import Corpus
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -169,6 +169,22 @@ def test_a_text_of_one_block_stays_for_training(tmp_path, caplog):
     run = build(text, tmp_path / "run", **{FRACTION: 0.001})
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.001
     assert said_by(caplog, "too little is held out to validate cmlm;") == "WARNING"
+
+
+def test_each_language_keeps_text_for_training(tmp_path, caplog):
+    """Two languages of a block each; a larger share would hold out one of them."""
+    found = {}
+    for seed in range(40):
+        path = toys.write_corpus(tmp_path / f"{seed}.txt", 1, 60, seed)
+        part = streams.Portion([path], part="train", hold_out_fraction=0.2)
+        found.setdefault(any(True for _ in streams.sentences(part)), path)
+    text = f"en={found[True]},de={found[False]}"
+    run = build(text, tmp_path / "run", **{FRACTION: 0.001})
+    assert run.config.task.cmlm.train_data.hold_out_fraction == 0.001
+    assert said_by(caplog, "too little is held out to validate cmlm;") == "WARNING"
+    objective = run.trainer.objectives["cmlm"]
+    counts = [len(list(objective.training_examples(each))) for each in ("en", "de")]
+    assert counts == [59, 59]
 
 
 @pytest.mark.parametrize("german, is_read", [(0, True), (1, False)])

@@ -282,6 +282,31 @@ def test_languages_with_and_without_hard_negatives_mix(
     assert 0 < exists.sum() < len(exists)
 
 
+def test_languages_with_the_same_lines_come_in_orders_of_their_own(
+    tmp_path, bitext, tokenizer
+):
+    """As the files of a text in several languages, line by line."""
+    corpus = Corpus({"en-de": bitext, "en-fr": bitext}, {"en-de": N, "en-fr": N})
+    given = feed(bitext, tokenizer, "train", length_buckets=False)
+    given = batches.Feed(given.config, tokenizer, corpus, 2 * N, "train")
+    (first,) = pair_pipelines.bitext_pairs(given).take(1).as_numpy_iterator()
+    _, counts = np.unique(first["source_word_ids"][:, 1], return_counts=True)
+    # Lines of two files in one order would come twice each.
+    assert np.mean(counts == 1) > 0.2
+
+
+@pytest.mark.parametrize("compared", [False, True])
+def test_texts_that_a_loss_compares_have_several_lengths(text, tokenizer, compared):
+    given = feed(text, tokenizer, "train")
+    dataset = pair_pipelines.taught_texts(
+        given, lambda texts: tf.zeros([tf.shape(texts)[0], 2]), compared
+    )
+    found = dataset.take(40).as_numpy_iterator()
+    lengths = [batch["source_mask"].sum(axis=1) for batch in found]
+    within = np.mean([each.std() for each in lengths])
+    assert (within > 0.8 * np.concatenate(lengths).std()) == compared
+
+
 @pytest.mark.parametrize("make", ["bitext_pairs", "neighbours", "copies"])
 def test_batches_of_contrastive_objectives_are_random_and_sorted_inside(
     text, bitext, tokenizer, make

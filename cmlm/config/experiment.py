@@ -187,9 +187,24 @@ class ExperimentConfig(hyperparams.Config):
         fields.check_ranges(self)
 
     def require_data(self) -> None:
-        """Raises UserError for an enabled objective whose data is not named."""
-        for name, objective in self.task.enabled().items():
+        """Checks that the enabled objectives can read their data.
+
+        Raises:
+            UserError: the data of an objective is not named, or it has marked n-grams,
+                which the objective would read as words.
+        """
+        enabled = self.task.enabled()
+        for name, objective in enabled.items():
             objective.require_input(f"task.{name}.")
+        marked = {o.train_data.origin for o in enabled.values() if o.reads_marks}
+        for name, objective in enabled.items():
+            if objective.train_data.origin in marked and not objective.reads_marks:
+                raise fields.refused(
+                    f"task.{name}.train_data.input_path",
+                    objective.train_data.input_path,
+                    f"text without marked n-grams, which task.{name} would read as "
+                    "words; or another task.misad.candidates",
+                )
 
     def check_together(self, prefix: str) -> None:
         """The rules between the parts."""

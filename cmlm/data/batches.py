@@ -56,6 +56,8 @@ _FEWEST_BATCHES, _MOST_BATCHES = 8, 128
 _VALIDATION_SHUFFLE = 65_536
 # Smallest shuffle buffer of a language that is drawn rarely.
 _LEAST_SHUFFLE_BUFFER = 1_000
+# Between the seeds of two languages; hosts count from the seed on.
+_APART = 1_000_003
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,10 +224,12 @@ def _examples(
     endless = {
         language: dataset.shuffle(
             max(round(shares[language] * config.shuffle_buffer_size), least),
-            feed.order_seed,
+            # With one seed, texts that are translations of each other, line by line,
+            # would come in one order, and a batch would repeat their lines.
+            feed.order_seed + number * _APART,
             reshuffle_each_iteration=True,
         ).repeat()
-        for language, dataset in datasets.items()
+        for number, (language, dataset) in enumerate(datasets.items())
     }
     return mix(endless, shares, feed.order_seed)
 

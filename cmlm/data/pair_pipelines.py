@@ -96,13 +96,15 @@ def scored_pairs(feed: Feed, prompts: tuple[str, str] = ("", "")) -> tf.data.Dat
 
 
 def taught_texts(
-    feed: Feed, lookup: Callable[[tf.Tensor], tf.Tensor]
+    feed: Feed, lookup: Callable[[tf.Tensor], tf.Tensor], compared: bool = False
 ) -> tf.data.Dataset:
     """Returns batches of sentences with the vectors that a teacher has for them.
 
     Args:
         feed: the source and the receiver of the batches.
         lookup: from texts, string [n], to vectors, float32 [n, dim].
+        compared: whether the loss compares the texts of a batch, which are then drawn
+            at random.
 
     Returns:
         Dataset of dicts: `source_word_ids`, `source_mask` int32 [batch, length] and
@@ -113,22 +115,24 @@ def taught_texts(
         found = features.tokens("source", text, feed)
         return {**found, "teacher_vectors": lookup(text)}
 
-    return batches(streams.as_tuples(streams.sentences), to_features, feed)
+    source = streams.as_tuples(streams.sentences)
+    return batches(source, to_features, feed, random=compared)
 
 
 def taught_pairs(
     feed: Feed,
     lookup: Callable[[tf.Tensor], tf.Tensor],
     taught_text: Callable[..., tf.Tensor],
+    compared: bool = False,
     ranked: bool = False,
 ) -> tf.data.Dataset:
     """Returns batches of bitext pairs with a teacher's vectors of one side.
 
     Args:
-        feed, lookup: see `taught_texts`; the corpus is a bitext.
+        feed, lookup, compared: see `taught_texts`; the corpus is a bitext.
         taught_text: from source and target to the text that the teacher reads.
         ranked: whether the texts of a batch rank each other. Its pairs are then drawn
-            at random, and have the hashes of `bitext_pairs`.
+            at random, too, and have the hashes of `bitext_pairs`.
 
     Returns:
         The features of `taught_texts`, and `target_word_ids`, `target_mask`.
@@ -143,7 +147,7 @@ def taught_pairs(
         }
 
     source = functools.partial(bitext.rows, columns=2)
-    return batches(source, to_features, feed, random=ranked)
+    return batches(source, to_features, feed, random=compared or ranked)
 
 
 def copies(feed: Feed, span: SpanConfig, mask_rate: float) -> tf.data.Dataset:

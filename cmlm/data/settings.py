@@ -37,14 +37,14 @@ class DataConfig(hyperparams.Config):
         seq_length: longest sequence in tokens, [CLS] and [SEP] included.
         sampling_exponent: with several languages, an example is drawn from language l
             with probability n_l^sampling_exponent / sum_k n_k^sampling_exponent, where
-            n_l is the number of examples of language l. With 1, every example is
-            equally likely; with 0, every language. The papers print no exponent for
-            training data: the 0.3 of CMLM (section 4.4) and LaBSE (section 3.2) belongs
-            to the vocabulary. LaBSE balances its bitext by a cap of 100 M pairs a
-            language (section 3.1), which goes with 1. Our default is 0.3, which XLM-R
-            uses for its data: with 1 and no cap, the smallest of a hundred languages
-            would hardly ever be drawn. With `trainer.epochs`, every example is read,
-            and this setting has no effect.
+            n_l is the number of sentences of language l (of lines, for tables such as
+            bitext). With 1, every line is equally likely; with 0, every language. The
+            papers print no exponent for training data: the 0.3 of CMLM (section 4.4)
+            and LaBSE (section 3.2) belongs to the vocabulary. LaBSE balances its bitext
+            by a cap of 100 M pairs a language (section 3.1), which goes with 1. Our
+            default is 0.3, which XLM-R uses for its data: with 1 and no cap, the
+            smallest of a hundred languages would hardly ever be drawn. With
+            `trainer.epochs`, every example is read, and this setting has no effect.
         shuffle_buffer_size: size of the shuffle buffer in examples, over all languages.
         length_buckets: pad a batch only to its longest sequence, and batch examples of
             similar length where the objective's loss allows it; False pads every batch
@@ -143,7 +143,8 @@ class Inspected(NamedTuple):
     Attributes:
         examples: number of examples, possibly an estimate.
         summary: description for the log.
-        neighbours: for running text, the number of sentences that follow another one.
+        neighbours: for running text, the number of sentences that follow another one;
+            None if unknown.
     """
 
     examples: int
@@ -194,7 +195,8 @@ class TextDataConfig(DataConfig):
         return Inspected(
             report.estimated_sentences(),
             report.describe(reads_documents),
-            report.pairs,
+            # The rest of a text that was not read may have some.
+            report.pairs if report.pairs or report.whole else None,
         )
 
     @property

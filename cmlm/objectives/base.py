@@ -82,6 +82,11 @@ class ObjectiveConfig(hyperparams.Config):
         self.train_data.require_input(f"{prefix}train_data.")
 
     @property
+    def reads_marks(self) -> bool:
+        """Whether its text has marked n-grams, behind a tab on each line."""
+        return False
+
+    @property
     def reads_documents(self) -> bool:
         """Whether an example takes more than one line of a text."""
         return False
@@ -283,9 +288,13 @@ class Objective(tf.Module, abc.ABC):
             epoch_examples=self.epoch_examples,
         )
 
-    def training_examples(self) -> tf.data.Dataset:
-        """Returns one pass over the training examples, one by one."""
-        return self._examples("train")
+    def training_examples(self, language: str | None = None) -> tf.data.Dataset:
+        """Returns one pass over the training examples, one by one.
+
+        Args:
+            language: a language of the data; None: all of them.
+        """
+        return self._examples("train", language)
 
     def held_out_examples(self) -> tf.data.Dataset:
         """Returns one pass over the held-out part of the training text, one by one."""
@@ -301,9 +310,12 @@ class Objective(tf.Module, abc.ABC):
         """
         return any(True for _ in examples)
 
-    def _examples(self, part: str) -> tf.data.Dataset:
-        whole = tf.distribute.InputContext()
-        return self._dataset(self.data.train, part, whole, unbatched=True)
+    def _examples(self, part: str, language: str | None = None) -> tf.data.Dataset:
+        whole, corpus = tf.distribute.InputContext(), self.data.train
+        if language is not None:
+            files = {language: corpus.files[language]}
+            corpus = dataclasses.replace(corpus, files=files)
+        return self._dataset(corpus, part, whole, unbatched=True)
 
     def count_examples(self) -> int:
         """Counts the training examples by reading them once."""

@@ -133,7 +133,8 @@ class DistillObjective(EmbeddingObjective):
         table.assign(self._teach(self._vectors.lookup(words)))
 
     def make_dataset(self, feed):
-        return pair_pipelines.taught_texts(feed, self._vectors.lookup)
+        compared = bool(self.config.similarity_weight)
+        return pair_pipelines.taught_texts(feed, self._vectors.lookup, compared)
 
     def divisor(self, batch):
         return super().divisor(batch) * len(self.sides_of(batch))

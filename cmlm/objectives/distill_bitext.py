@@ -78,6 +78,7 @@ class DistillBitextObjective(DistillObjective):
             feed,
             self._vectors.lookup,
             self.config.taught_text,
+            compared=bool(self.config.similarity_weight),
             ranked=bool(self.config.retrieval_weight),
         )
 

@@ -78,6 +78,10 @@ class MisadConfig(MaskedTextConfig):
     max_candidates: int = fields.ranged(8, at_least=1)
     new_masked_lm: bool = False
 
+    @property
+    def reads_marks(self) -> bool:
+        return self.candidates == "marks"
+
     def check_together(self, prefix: str) -> None:
         super().check_together(prefix)
         if self.masking.whole_word:

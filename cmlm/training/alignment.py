@@ -10,6 +10,7 @@ turns them at random.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 
 import numpy as np
@@ -132,10 +133,11 @@ def _vectors(
 
 def _sample(objective: DistillConfig, data: Data, count: int) -> list[bytes]:
     """Takes texts from the whole of the training text, in equal distances."""
-    paths = [path for of in data.train.files.values() for path in of]
     distance = max(1, sum(data.train.sizes.values()) // count)
-    texts = objective.taught_texts(paths).shard(distance, 0)
-    return list(itertools.islice(texts.as_numpy_iterator(), count))
+    # The files of a pair of languages have columns of their own.
+    parts = map(objective.taught_texts, data.train.files.values())
+    texts = functools.reduce(tf.data.Dataset.concatenate, parts)
+    return list(itertools.islice(texts.shard(distance, 0).as_numpy_iterator(), count))
 
 
 def _initial(config: ExperimentConfig, tokenizer: Tokenizer) -> Encoder:

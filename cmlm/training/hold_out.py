@@ -29,9 +29,10 @@ def ensure(
 
     Blocks of lines are held out by a hash, so a small share of a small text may be
     empty. The share doubles until each objective can validate by it, for all objectives
-    of one text alike. Every objective keeps training examples. A resumed run finds the
-    same share. The log names an objective that cannot validate, as a warning unless its
-    share is 0, and one that trains on the held-out text of another objective.
+    of one text alike. Every objective keeps training examples of each language. A
+    resumed run finds the same share. The log names an objective that cannot validate,
+    as a warning unless its share is 0, and one that trains on the held-out text of
+    another objective.
 
     Args:
         objectives: the objectives by name; the shares of their configurations, which
@@ -118,7 +119,7 @@ def _raise_shares(asked: list[Objective], unable: list[Objective]) -> bool:
         largest = min(2 * largest, _MOST)
         for each in settings:
             each.hold_out_fraction = largest
-        if not all(_has_any(each.training_examples()) for each in asked):
+        if not all(map(_keeps_examples, asked)):
             # A text of one block, or of equal documents, is held out whole or not.
             break
         unable = _unable(unable)
@@ -158,5 +159,9 @@ def _can_validate(objective: Objective) -> bool:
     return objective.can_validate(examples)
 
 
-def _has_any(dataset: tf.data.Dataset) -> bool:
-    return any(True for _ in dataset.take(1))
+def _keeps_examples(objective: Objective) -> bool:
+    """Whether training keeps an example of each language."""
+    return all(
+        any(True for _ in objective.training_examples(language).take(1))
+        for language in objective.data.train.files
+    )
