@@ -144,10 +144,9 @@ def main(_) -> None:
     seeds = _parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import fields, leftovers, outputs, path_names
+        from cmlm.common import fields, leftovers, outputs
         from cmlm.finetuning import catalogue, labelled, training
 
-    path_names.refuse_pattern(output or "", "--output")
     outputs.check(
         {"--output": output},
         {

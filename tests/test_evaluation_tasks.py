@@ -427,7 +427,8 @@ def test_entity_linking(tmp_path):
         "sniffles": [1, 0.9],
     }
     scores = task.score(data, Table(vectors).encode)
-    assert scores == {"accuracy": 50, "accuracy@5": 100, "released": 0}
+    by_cosine = {"accuracy_cosine": 50, "accuracy_cosine@5": 100}
+    assert scores == {"accuracy": 50, "accuracy@5": 100, **by_cosine, "released": 0}
     assert linking._identifiers("OMIM:3|D1") == {"3", "D1"}
 
 
@@ -454,7 +455,15 @@ def test_entity_linking_in_the_released_layout(tmp_path):
     }
     scores = task.score(data, Table(vectors).encode)
     # Only the first mention is right: "mystery" and "tumour" find C2.
-    assert scores == {"accuracy": 25, "accuracy@5": 100, "released": 1}
+    by_cosine = {"accuracy_cosine": 25, "accuracy_cosine@5": 100}
+    assert scores == {"accuracy": 25, "accuracy@5": 100, **by_cosine, "released": 1}
+    # A long vector has a large inner product, whatever its direction.
+    vectors["breast cancer"] = [9, 0]
+    scores = task.score(data, Table(vectors).encode)
+    assert scores["accuracy"] == 75 and scores["accuracy_cosine"] == 25
+    # A document without a mention.
+    write_lines(folder / "processed_test" / "8.concept", [])
+    assert read("ncbi-disease", tmp_path)[1] == data
     assert linking.processed("Alzheimer's  (Disease)") == "alzheimer s disease"
     with pytest.raises(MissingData):
         read("bc5cdr-disease", tmp_path)

@@ -52,34 +52,39 @@ def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:
 
 
 class _Rows(NamedTuple):
-    """Rows of an array, which are copied only when they are read.
+    """Examples: rows of arrays, which are copied only when they are read.
 
     Attributes:
         x: the features, float [n, dim].
+        y: the labels, int [n]; None if they are not needed.
         rows: the rows; a slice needs no copy.
     """
 
     x: np.ndarray
+    y: np.ndarray | None = None
     rows: np.ndarray | slice = slice(None)
 
-    def read(self) -> np.ndarray:
+    def features(self) -> np.ndarray:
         """The features, float [rows, dim]."""
         return self.x[self.rows]
+
+    def read(self) -> tuple[np.ndarray, np.ndarray]:
+        """The features, float [rows, dim], and the labels, int [rows]."""
+        return self.features(), self.y[self.rows]
 
 
 class _Path(NamedTuple):
     """A regularization path: a classifier is fitted with each strength of a grid.
 
     Attributes:
-        train: the examples to train on, and their labels.
-        dev: the examples by which networks stop, and their labels; None: see
-            `perceptron.fit_path`.
+        train: the examples to train on.
+        dev: the examples by which networks stop; None: see `perceptron.fit_path`.
         tests: the examples of each test set.
         grid: the strengths.
     """
 
-    train: tuple[_Rows, np.ndarray]
-    dev: tuple[_Rows, np.ndarray] | None
+    train: _Rows
+    dev: _Rows | None
     tests: Sequence[_Rows]
     grid: Sequence[float]
 
@@ -88,12 +93,12 @@ def _fit_path(
     kind: str, classes: int, seed: int, path: _Path
 ) -> list[list[np.ndarray]]:
     """For each strength, the predicted labels of each test set."""
-    x, y = path.train[0].read(), path.train[1]
+    x, y = path.train.read()
     if kind != LOGISTIC:
         return perceptron.fit_path(
             (x, y),
-            path.dev and (path.dev[0].read(), path.dev[1]),
-            [test.read() for test in path.tests],
+            path.dev and path.dev.read(),
+            [test.features() for test in path.tests],
             classes,
             path.grid,
             seed,
@@ -118,7 +123,7 @@ def _fit_path(
         except LinAlgWarning:
             # As the solver itself does for a singular Hessian.
             model.set_params(solver="lbfgs").fit(x, y)
-        predicted.append([model.predict(test.read()) for test in path.tests])
+        predicted.append([model.predict(test.features()) for test in path.tests])
     return predicted
 
 
@@ -184,11 +189,8 @@ def _cross_validate(
     jobs: int,
 ) -> np.ndarray:
     """The accuracies, [folds, grid]; each fold has rows to train on and to test."""
-    paths = []
-    for train, test in folds:
-        tested = _Rows(x, test)
-        learnt = _Rows(x, train), y[train]
-        paths.append(_Path(learnt, (tested, y[test]), [tested], grid))
+    parts = [[_Rows(x, y, rows) for rows in fold] for fold in folds]
+    paths = [_Path(train, test, [test], grid) for train, test in parts]
     fitted = _fit_paths(kind, _classes(y), seed, paths, jobs)
     return np.array(
         [
@@ -227,7 +229,7 @@ def nested_cross_validation(
     # [outer folds, grid]
     accuracies = accuracies.reshape([FOLDS, FOLDS, len(grid)]).mean(axis=1)
     paths = [
-        _Path((_Rows(x, train), y[train]), None, [_Rows(x, test)], [grid[_best(row)]])
+        _Path(_Rows(x, y, train), None, [_Rows(x, y, test)], [grid[_best(row)]])
         for (train, test), row in zip(outer, accuracies, strict=True)
     ]
     fitted = _fit_paths(kind, _classes(y), seed, paths, jobs)
@@ -275,8 +277,8 @@ def validation_then_test(
     Returns:
         The predicted labels of `x_test`, and the best accuracy on the validation set.
     """
-    dev = _Rows(x_dev)
-    path = _Path((_Rows(x), y), (dev, y_dev), [dev, _Rows(x_test)], _grid(kind))
+    dev = _Rows(x_dev, y_dev)
+    path = _Path(_Rows(x, y), dev, [dev, _Rows(x_test)], _grid(kind))
     (fitted,) = _fit_paths(kind, _classes(y, y_dev), seed, [path])
     accuracies = np.array([metrics.accuracy(of_dev, y_dev) for of_dev, _ in fitted])
     _, predicted = fitted[_best(accuracies)]
@@ -292,5 +294,5 @@ def fit_and_predict(
     strength: float = 1.0,
 ) -> np.ndarray:
     """Predicts the labels of `x_test`, by default by a regression with C = 1."""
-    path = _Path((_Rows(x), y), None, [_Rows(x_test)], [strength])
+    path = _Path(_Rows(x, y), None, [_Rows(x_test)], [strength])
     return _fit_paths(kind, _classes(y), seed, [path])[0][0][0]

@@ -120,7 +120,8 @@ class Tatoeba(Retrieval):
     `tatoeba.deu-eng.deu` and `.eng` in `tatoeba/`, or in `tatoeba/v1/` as in LASER's
     repository; a part has the two-letter code of its language if
     there is one. `forward` searches English for the translation of a foreign sentence,
-    as XTREME, MTEB and LaBSE do. CMLM's paper does not state the direction.
+    as MTEB and LaBSE (section 4.1) do. XTREME's script goes from English to the foreign
+    language, which is `backward`. CMLM's paper does not state the direction.
 
     `accuracy_pcr`, `accuracy_forward_pcr` and `accuracy_backward_pcr` are measured
     after principal component removal, as in CMLM's table 8: the first component of each

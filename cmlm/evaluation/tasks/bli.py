@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -72,7 +71,8 @@ class Bli(base.PartedTask[Lexicon]):
         gold: dict[str, set[str]] = {}
         for word, translation in test:
             gold.setdefault(word, set()).add(translation)
-        path = re.sub(r"test\.freq\.2k", "train.freq.5k", where)
+        # Either file may be packed.
+        path = where.removesuffix(".gz").replace("test.freq.2k", "train.freq.5k")
         train = [row[:2] for row in source.table(source.find(path), 2)]
         words = dict.fromkeys([*gold, *(word for word, _ in train)])
         translations = dict.fromkeys(word for _, word in [*test, *train])

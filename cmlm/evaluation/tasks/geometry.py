@@ -111,7 +111,10 @@ class Geometry(base.Task[Strings]):
         return {
             "edges": edges.tolist(),
             "shares": {
-                kind: (np.histogram(values, edges)[0] / len(values)).tolist()
+                # Rounding may leave a cosine above 1.
+                kind: (
+                    np.histogram(np.clip(values, -1, 1), edges)[0] / len(values)
+                ).tolist()
                 for kind, values in kinds.items()
             },
         }

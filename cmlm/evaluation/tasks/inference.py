@@ -9,8 +9,8 @@ language.
 Published figures come from training on 390,000 to 550,000 pairs. Here the classifier of
 XNLI learns from the 2,490 English pairs of the development set. The classifier of SNLI
 learns from the training set if there is one, and the development set chooses its
-regularization, as in SentEval; otherwise it learns from the 9,842 pairs of the
-development set. The result `train_pairs` is the number of pairs.
+regularization (SentEval's own task has none); otherwise it learns from the 9,842 pairs
+of the development set. The result `train_pairs` is the number of pairs.
 """
 
 from __future__ import annotations
