@@ -320,6 +320,24 @@ def test_marked_text_gives_batches_of_its_own_n_grams(tmp_path, tokenizer):
     assert n_found >= expected > 3 and n_plain > 60
 
 
+def test_marks_do_not_count_for_the_length_of_a_sentence(tmp_path, tokenizer):
+    """Every line has as many words, with the marks."""
+    random = np.random.default_rng(1)
+    lengths = random.integers(1, 10, 120)
+    rows = [" ".join(["w1"] * length) + "\tw4 w5" * (10 - length) for length in lengths]
+    (tmp_path / "marked.txt").write_text("\n".join(rows))
+    dataset = masked_pipelines.sentences_with_spans(
+        feed(str(tmp_path / "marked.txt"), tokenizer, part="train"),
+        MaskingConfig(rate=0.3),
+        ngram_table.NgramFinder(tokenizer, marks=True),
+        n_spans=3,
+        draws=1,
+    )
+    found = dataset.take(12).as_numpy_iterator()
+    within = [batch["input_mask"].sum(axis=1).std() for batch in found]
+    assert np.mean(within) < 0.5 * lengths.std()
+
+
 # ---------------------------------------------------------------- objective
 
 

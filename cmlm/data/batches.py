@@ -137,6 +137,7 @@ def batches(
     *,
     random: bool = False,
     joined: bool = False,
+    measured: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tf.data.Dataset:
     """Shuffles and batches tuples of strings and turns them into features.
 
@@ -150,6 +151,7 @@ def batches(
             length, so that its micro-batches need less padding. False: batches hold
             examples of similar length if `feed.config.length_buckets` is set.
         joined: the texts of an example stand in one sequence; its length is their sum.
+        measured: from texts of examples to their parts that count for the length.
     """
     config = feed.config
     dataset = _examples(source, feed)
@@ -164,7 +166,7 @@ def batches(
     )
     by_length = config.length_buckets and not feed.static_shapes
     if by_length and not random:
-        dataset = _batch_by_length(dataset, feed, window_seed, joined)
+        dataset = _batch_by_length(dataset, feed, window_seed, joined, measured)
     elif feed.epoch_examples:
         dataset = dataset.batch(feed.batch_size, drop_remainder=True).repeat()
         dataset = dataset.skip(feed.skip_batches)
@@ -262,7 +264,11 @@ def _windows(dataset: tf.data.Dataset, feed: Feed) -> tuple[tf.data.Dataset, int
 
 
 def _batch_by_length(
-    dataset: tf.data.Dataset, feed: Feed, seed: tf.Tensor, joined: bool
+    dataset: tf.data.Dataset,
+    feed: Feed,
+    seed: tf.Tensor,
+    joined: bool,
+    measured: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.data.Dataset:
     """Batches tuples of strings so that a batch holds examples of similar length.
 
@@ -275,7 +281,7 @@ def _batch_by_length(
         dataset: tuples of string [] or [texts]; with `feed.epoch_examples`, one epoch.
         feed: see `Feed`.
         seed: int [2], for the order of the batches in a window.
-        joined: see `batches`.
+        joined, measured: see `batches`.
     """
     batch_size, tokenizer = feed.batch_size, feed.tokenizer
     of_example = tf.reduce_sum if joined else tf.reduce_max
@@ -287,7 +293,7 @@ def _batch_by_length(
         return tf.reduce_max(tf.reshape(lengths, [n_rows, -1]), axis=1)
 
     def cut(number, texts):
-        lengths = tf.stack([longest_text(column) for column in texts])
+        lengths = tf.stack([longest_text(measured(column)) for column in texts])
         lengths = of_example(lengths, axis=0)
         lengths = tf.minimum(lengths, feed.config.seq_length - 2)
         by_length = tf.argsort(lengths, stable=True)

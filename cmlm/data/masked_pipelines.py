@@ -249,4 +249,5 @@ def sentences_with_spans(
             **masks,
         }
 
-    return batches(streams.as_tuples(streams.sentences), to_features, feed)
+    source = streams.as_tuples(streams.sentences)
+    return batches(source, to_features, feed, measured=ngram_table.without_marks)

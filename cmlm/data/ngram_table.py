@@ -31,8 +31,12 @@ def split_marks(lines: tf.Tensor) -> tuple[tf.Tensor, tf.RaggedTensor]:
     Returns:
         The sentences, string [batch], and the n-grams, ragged string [batch, (n)].
     """
-    cells = tf.strings.split(lines, MARK)
-    return tf.strings.regex_replace(lines, f"{MARK}.*", ""), cells[:, 1:]
+    return without_marks(lines), tf.strings.split(lines, MARK)[:, 1:]
+
+
+def without_marks(lines: tf.Tensor) -> tf.Tensor:
+    """The sentences of `split_marks`, of the shape of the lines."""
+    return tf.strings.regex_replace(lines, f"{MARK}.*", "")
 
 
 class NgramFinder:
