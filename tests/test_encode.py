@@ -716,7 +716,7 @@ def test_a_description_of_vectors_is_an_output_too(tmp_path, commands):
     command = ("cmlm.encode", f"--model=vectors:{text}:{npy}", f"--input={text}")
     Path(about).write_text("the user's")
     result = commands.run(*command, f"--output={output}", cwd=tmp_path)
-    assert result.code == 1 and f"{about} exists: name another" in result.stderr
+    assert result.code == 1 and f"{about} exists; allowed: another" in result.stderr
     assert Path(about).read_text() == "the user's" and not output.exists()
     command += (f"--output={output}", "--overwrite")
     result = commands.run(*command, cwd=tmp_path)

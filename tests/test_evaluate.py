@@ -92,7 +92,7 @@ def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     kept, deleted = (output.with_name(output.name + end) for end in WORK_OF_KILLED_RUNS)
     kept.mkdir()
     deleted.mkdir()
-    assert "exists: name another" in evaluate(*arguments).stderr
+    assert "exists; allowed: another" in evaluate(*arguments).stderr
     assert kept.exists() and not deleted.exists()
     arguments.append("--overwrite")
     assert evaluate(*arguments).returncode == 1

@@ -166,7 +166,7 @@ def test_a_home_is_written_in_full(place, monkeypatch, kept):
 
 
 def test_an_existing_output_is_replaced_only_on_request(place):
-    with pytest.raises(UserError, match="D/a.txt exists: .* --overwrite"):
+    with pytest.raises(UserError, match="D/a.txt exists; .* --overwrite"):
         outputs.check({"--output": "D/a.txt"}, {})
     outputs.check({"--output": "D/a.txt"}, {}, overwrite=True)
     outputs.check({}, {}, kept={"--work_dir": "D"})

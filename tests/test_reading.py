@@ -108,7 +108,7 @@ def test_projected_vectors_are_the_mean_of_the_views(tmp_path):
         (Reading(dimensions=-1), "--dimensions is -1; allowed: an int from 0"),
         (Reading(dimensions=True), "--dimensions is True; allowed: an int from 0"),
         (Reading(dimensions=17), "is 17; allowed: 1 to 16, .* encoder, or 0 for all"),
-        (Reading(seq_length=38), "38; allowed: 3 to 37 tokens .40 positions less"),
+        (Reading(seq_length=38), "38; allowed: 3 to 37 tokens .40 positions minus"),
     ],
 )
 def test_what_the_weights_lack_is_named(source, reading, said):

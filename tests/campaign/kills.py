@@ -671,7 +671,7 @@ class Campaign:
         again = finish(start(run_command(command, self._inputs), cwd, self._log))
         said = self._log.read_text()
         is_there = command.outputs and all((cwd / o).exists() for o in command.outputs)
-        refused = again == 1 and "exists: name another" in said and is_there
+        refused = again == 1 and "exists; allowed: another" in said and is_there
         assert again == 0 or refused, f"the second run ends with {again}: {said}"
         got = state(cwd)
         if refused:
