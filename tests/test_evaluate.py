@@ -215,7 +215,7 @@ def test_command_removes_components_of_a_file(tmp_path, tatoeba):
     assert model["pcr"]["unchanged"] == ["en"]
     note = "note: --pcr has no components for en: their vectors are unchanged"
     assert note in result.stderr.splitlines()
-    said = "+ PCR: --pcr removed components of de in tatoeba, and accuracy_backward_pcr"
+    said = "+ PCR: --pcr removed components of de in tatoeba; accuracy_backward_pcr"
     assert said in result.stderr
     x, y = (model_dirs.oracle_vectors(trained, texts) for texts in SIDES.values())
     # Of the two languages the file has components of German, and of English or not.

@@ -288,11 +288,11 @@ def test_languages_with_the_same_lines_come_in_orders_of_their_own(
     """As the files of a text in several languages, line by line."""
     corpus = Corpus({"en-de": bitext, "en-fr": bitext}, {"en-de": N, "en-fr": N})
     given = feed(bitext, tokenizer, "train", length_buckets=False)
-    given = batches.Feed(given.config, tokenizer, corpus, 2 * N, "train")
+    given = batches.Feed(given.config, tokenizer, corpus, N, "train")
     (first,) = pair_pipelines.bitext_pairs(given).take(1).as_numpy_iterator()
     _, counts = np.unique(first["source_word_ids"][:, 1], return_counts=True)
     # Lines of two files in one order would come twice each.
-    assert np.mean(counts == 1) > 0.2
+    assert np.mean(counts == 1) > 0.4
 
 
 @pytest.mark.parametrize("compared", [False, True])

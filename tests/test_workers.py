@@ -169,7 +169,7 @@ def test_two_workers_are_two_replicas(directory, two_replicas):
     said = [{"number": 0, "long": ""}, {"number": 1, "long": "ä"}]
     assert zero["exchanged"] == one["exchanged"] == said
     assert zero["other seed"] == one["other seed"]
-    assert "started with trainer.seed=1, worker 0 with 0" in zero["other seed"]
+    assert "started with trainer.seed=1, and worker 0 with 0" in zero["other seed"]
     assert zero["no text"] == one["no text"]
     assert "nothing.txt" in zero["no text"]
     assert zero["non-finite"] == one["non-finite"]
