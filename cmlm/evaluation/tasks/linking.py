@@ -99,7 +99,7 @@ class EntityLinking(base.Task[Linking]):
         mentions, concepts = [], []
         for path in paths:
             # A document without a mention has an empty file.
-            lines = enumerate(source.text(path).splitlines(), 1)
+            lines = enumerate(source.text(path).split("\n"), 1)
             numbered = [(row, text.split("||")) for row, text in lines if text.strip()]
             parsing.check_columns(path, numbered, 5)
             for _, row in numbered:
