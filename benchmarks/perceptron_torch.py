@@ -81,7 +81,13 @@ def main() -> None:
     for seed in range(1, chosen.seeds + 1):
         start = time.process_time()
         ((ours,),) = perceptron.fit_path(
-            *(x, y, rows, None, [test], [chosen.strength], seed, chosen.hidden)
+            (x[rows], y[rows]),
+            None,
+            [x[test]],
+            int(y.max()) + 1,
+            [chosen.strength],
+            seed,
+            chosen.hidden,
         )
         took = time.process_time() - start
         random = np.random.default_rng(seed)

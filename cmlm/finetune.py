@@ -144,9 +144,11 @@ def main(_) -> None:
     seeds = _parse_seeds(FLAGS.seeds)
     output = FLAGS.output and FLAGS.output.rstrip("/")
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import fields, leftovers, outputs
+        from cmlm.common import fields, leftovers, outputs, path_names
         from cmlm.finetuning import catalogue, labelled, training
 
+    if output and own and not predicts_only:
+        path_names.refuse_pattern(output, "--output")
     outputs.check(
         {"--output": output},
         {

@@ -62,7 +62,7 @@ def check(output: str) -> None:
 
 
 def refuse_others(output: str, directory: str) -> None:
-    """Refuses to replace the folder of a run, or of several exports.
+    """Refuses to replace the folder of a run, or of several runs or exports.
 
     Args:
         output: the name of the flag for the folder to write.
@@ -73,8 +73,13 @@ def refuse_others(output: str, directory: str) -> None:
     """
     import tensorflow as tf
 
+    from cmlm.common import files
     from cmlm.encoders import model_dir
     from cmlm.modeling import export_layout
+
+    def holds(path: str, name: str) -> bool:
+        found = tf.io.gfile.glob(os.path.join(files.escaped(path), name))
+        return bool(found)
 
     if not tf.io.gfile.isdir(directory):
         return
@@ -84,10 +89,14 @@ def refuse_others(output: str, directory: str) -> None:
         )
     for name in tf.io.gfile.listdir(directory):
         inner = os.path.join(directory, name)
-        if tf.io.gfile.exists(os.path.join(inner, export_layout.DESCRIPTION)):
+        if (
+            model_dir.is_model_dir(inner)
+            or holds(inner, export_layout.DESCRIPTION)
+            or holds(inner, "*.safetensors")
+        ):
             raise UserError(
-                f"--{output} is {directory}, and {inner} is an export; allowed: a "
-                "folder without other exports"
+                f"--{output} is {directory}, and {inner} is an encoder; allowed: a "
+                "folder without other encoders"
             )
 
 

@@ -501,7 +501,7 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
             "a path without the ending of a packed file",
         ),
         ("cmlm.vocab", "--output=o.json", "--output is o.json; allowed: a name such"),
-        ("cmlm.ngrams", "--output=o.tsv.bz2", "plain text, or .gz, which is packed"),
+        ("cmlm.ngrams", "--output=o.tsv.bz2", "of a packed file, or in .gz"),
         ("cmlm.ngrams", "--output=o --marked_output=o.zip", "--marked_output is o.zip"),
         ("cmlm.vocab", "--output=o --dotless_i --nolower_case", "with --lower_case"),
         ("cmlm.vocab", "--output=o --input=d=t.txt,en=t.txt", "'d=t.txt' in 'd=t.txt,"),
@@ -638,7 +638,7 @@ def test_no_command_damages_its_inputs(tmp_path, command):
             given.append("--overwrite")
         result = commands.run(command, *given, cwd=tmp_path)
         assert_one_error(result)
-        said = "is the input|contains|lies in|the folder of a run"
+        said = "is the input|contains|lies in|the folder of a run|is an encoder"
         assert re.search(said, result.stderr), given
     there = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert there == {tmp_path / name for name in files}

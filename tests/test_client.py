@@ -315,7 +315,9 @@ def test_the_description_of_a_replaced_array_goes(addresses, tmp_path):
     command = ["export.client", f"--server={addresses['rest']}", "--output=out.npy"]
     command.append("--input=in.txt")
     refused = commands.run(*command, cwd=tmp_path)
-    assert refused.returncode == 1 and f"{about.name} exists; allowed: " in refused.stderr
+    assert (
+        refused.returncode == 1 and f"{about.name} exists; allowed: " in refused.stderr
+    )
     done = commands.run(*command, "--overwrite", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(tmp_path)) == ["in.txt", "out.npy"]

@@ -560,7 +560,7 @@ def test_another_start_of_a_begun_run_is_refused(text, finished, tmp_path):
     with pytest.raises(
         UserError,
         match="started from tiny/bert, .* names tiny/distil; allowed: "
-        "--init_checkpoint=tiny/bert, also if these weights have moved, or",
+        "--init_checkpoint=tiny/bert, even if these weights have moved, or",
     ):
         building.build(Stage(other, warm))
     # Another form of the path, and no path, leave the record as it is.

@@ -127,8 +127,16 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
 @pytest.mark.parametrize(
     "place, said",
     [
-        ("/proc", "/proc is a mount point, which cannot be renamed; allowed: a folder"),
-        (".", ". is the working folder, which cannot be renamed; allowed: a folder in"),
+        (
+            "/proc",
+            "--export_dir is /proc, a mount point, which cannot be renamed; allowed: a "
+            "folder",
+        ),
+        (
+            ".",
+            "--export_dir is ., the working folder, which cannot be renamed; allowed: "
+            "a folder in",
+        ),
         ("a[1]", r"--export_dir is a\[1\]; allowed: a path without \[ and "),
     ],
 )
@@ -175,7 +183,7 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
         ("export.tfhub", "export_dir"),
         ("export.huggingface", "output"),
     ):
-        for place, words in ((folder, f"{out} is an export"), (other, "of a run;")):
+        for place, words in ((folder, f"{out} is an encoder"), (other, "of a run;")):
             given = (f"--model_dir={source}", f"--{flag}={place}", "--overwrite")
             refused = commands.run(command, *given)
             assert_refused(refused, words, folder, ["out"])

@@ -115,7 +115,7 @@ def test_wrong_layers(origin, layers, said, request, tmp_path):
 def test_layers_of_no_weights(tmp_path):
     given = "--params_override=init_layers=[0]"
     with pytest.raises(
-        UserError, match=r"--init_checkpoint is not .* init_layers is \["
+        UserError, match=r"--init_checkpoint is not .* init_layers=\[0\] selects"
     ):
         configure(tmp_path, given)
     assert configure(tmp_path, given, "--print_config").init_layers == (0,)
@@ -130,7 +130,9 @@ def test_chosen_layers_fill_the_first_stage_of_stacking(run, tmp_path):
         )
 
     assert layers("[0,2]").model.num_layers == 4
-    with pytest.raises(UserError, match="has 3 layers, the first stage of .* 2; allow"):
+    with pytest.raises(
+        UserError, match="has 3 layers, but the first stage of .* 2; allow"
+    ):
         layers("[0,1,2]")
 
 

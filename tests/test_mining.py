@@ -963,4 +963,6 @@ def test_negatives_behind_the_first_neighbours_are_found(
         got = negatives.choose(*arguments)
         assert got.tolist() == [[61, 62]] * 2 + [[-1, -1]]
         heard = capsys.readouterr().err
-        assert "pool: 1 source with too few negatives among 19 neighbours" in heard
+        assert (
+            "1 source with too few negatives among 19 neighbours: not compared" in heard
+        )

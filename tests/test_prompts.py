@@ -293,7 +293,7 @@ def test_a_reading_is_named_by_its_flags(source):
 
 
 def test_a_named_prompt_leaves_place_for_the_text(source):
-    said = r"--seq_length is 5; allowed: 6 to .* 'a mat, ' \(--prompts leaves it out"
+    said = r"--seq_length is 5; allowed: 6 to .* 'a mat, ' \(--prompts= leaves it out"
     with pytest.raises(UserError, match=said):
         opening.open_encoder(source, Reading(seq_length=5))
     opening.open_encoder(source, Reading(seq_length=5, prompts={}))
@@ -303,8 +303,8 @@ def test_a_prompt_longer_than_every_sentence_is_named(source):
     long, most = "cat " * 40, model_dirs.SEQ_LENGTH
     said = f"the prompt 'cat .* has 40 tokens; allowed: at most {most - 3}, because .*"
     for reading, remedy in (
-        (Reading(prompts={"query": long}), r"3\) \(--prompts leaves it out\)$"),
-        (Reading(prompt=long), r"num_views, 3\)$"),
+        (Reading(prompts={"query": long}), r"3\) \(--prompts= leaves it out\)$"),
+        (Reading(prompt=long), r"3, model.num_views\)$"),
     ):
         with pytest.raises(UserError, match=said + remedy):
             opening.open_encoder(source, reading)
@@ -338,7 +338,7 @@ def test_names_without_a_signature_are_named(tmp_path):
     done = commands.run("export.tfhub", f"--model_dir={source}", f"--export_dir={out}")
     assert done.returncode == 0, done.stderr
     for name in ("pcr", "normalized", "s 2"):
-        assert f"note: the prompt {name!r} gets no signature: a sign" in done.stderr
+        assert f"note: the prompt {name!r} gets no signature; allowed" in done.stderr
     encoder = opening.open_encoder(out)
     assert list(encoder.prompts) == ["query"]
     found = json.loads((tmp_path / "out" / "export.json").read_text())

@@ -294,7 +294,7 @@ def test_a_warm_start_fills_the_first_stage_of_stacking(start, tmp_path):
 
     assert layers(2) == 2
     with pytest.raises(
-        UserError, match="has 1 layer, the first stage of .* 2; allowed"
+        UserError, match="has 1 layer, but the first stage of .* 2; allowed"
     ):
         layers(4)
     # The last stage, once it has begun, needs the weights no more.
@@ -317,7 +317,10 @@ def test_a_warm_start_fills_the_first_stage_of_stacking(start, tmp_path):
     [
         ("num_layers=3", "num_layers is 3; allowed: multiples of 2, as trainer.stack"),
         ("preset=huge", "model.preset is 'huge'; allowed: tiny, "),
-        ("preset=base", "has 1 layer, the first stage of trainer.stacking_steps 6; "),
+        (
+            "preset=base",
+            "has 1 layer, but the first stage of trainer.stacking_steps has 6; ",
+        ),
         # Its layers are those of the last stage.
         ("preset=tiny", "preset is 'tiny', which has hidden_size=128; allowed: "),
     ],

@@ -553,7 +553,7 @@ def test_a_metric_over_nothing_has_no_mean():
 
 def test_sizes_that_do_not_divide_are_named(one_device, two_replicas):
     batches = [toys.pair_batch(batch=7)]
-    with pytest.raises(UserError, match="size is 7; allowed: multiples of the 2"):
+    with pytest.raises(UserError, match="size is 7; allowed: multiples of 2, the"):
         build(two_replicas, batches)
     with pytest.raises(UserError, match="is 2; allowed: 0, or a divisor of the 7 "):
         build(one_device, batches, micro_batch_size=2)

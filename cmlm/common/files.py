@@ -413,7 +413,6 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
     if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
         raise UserError(f"{path} is a file: name a directory to write")
     outputs.refuse_existing(path, overwrite)
-    _refuse_fixed(path)
     with contextlib.ExitStack() as stack:
         try:
             tf.io.gfile.makedirs(os.path.dirname(path) or ".")
@@ -437,18 +436,6 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             raise
         if tf.io.gfile.exists(replaced):
             leftovers.remove_directory(replaced)
-
-
-def _refuse_fixed(path: str) -> None:
-    """Raises UserError for a directory that cannot get another name."""
-    if not (path_names.is_local(path) and os.path.isdir(path)):
-        return
-    if os.path.ismount(path) or os.path.samefile(path, "."):
-        kind = "a mount point" if os.path.ismount(path) else "the working folder"
-        raise UserError(
-            f"{path} is {kind}, which cannot be renamed; allowed: a folder in it, such "
-            f"as {os.path.join(path, 'output')}"
-        )
 
 
 @contextlib.contextmanager

@@ -74,6 +74,7 @@ def check(
                     " each other"
                 )
     for flag, output in replaced.items():
+        _refuse_fixed(flag, path_names.followed(output))
         for place in _places(output):
             _refuse_unwritable(flag, output, os.path.dirname(os.path.abspath(place)))
     for flag, output in kept.items():
@@ -93,6 +94,18 @@ def check(
         overwrite = True
     for output in replaced.values():
         refuse_existing(output, overwrite)
+
+
+def _refuse_fixed(flag: str, path: str) -> None:
+    """Refuses a directory that cannot be replaced: it gets no other name."""
+    if not (path_names.is_local(path) and os.path.isdir(path)):
+        return
+    if os.path.ismount(path) or os.path.samefile(path, "."):
+        kind = "a mount point" if os.path.ismount(path) else "the working folder"
+        raise UserError(
+            f"{flag} is {path}, {kind}, which cannot be renamed; allowed: a folder in "
+            f"it, such as {os.path.join(path, 'output')}"
+        )
 
 
 def refuse_existing(path: str, overwrite: bool) -> None:
@@ -155,11 +168,14 @@ def named_together(path: str) -> Iterator[Callable[[], None]]:
 
     def begin() -> None:
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+        if tf.io.gfile.exists(_sign(path)):
+            # A killed run has left it.
+            return
         try:
             with tf.io.gfile.GFile(_sign(path), "w") as file:
                 file.write("this file goes when the outputs have their names\n")
         except BaseException:
-            # No output has its name yet.
+            # No output of this run has its name yet.
             if tf.io.gfile.exists(_sign(path)):
                 tf.io.gfile.remove(_sign(path))
             raise

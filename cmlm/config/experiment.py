@@ -185,6 +185,8 @@ class ExperimentConfig(hyperparams.Config):
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
             )
         fields.check_ranges(self)
+        if not self.trainer.epochs:
+            self.check_steps()
 
     def require_data(self) -> None:
         """Checks that the enabled objectives can read their data.
@@ -217,8 +219,6 @@ class ExperimentConfig(hyperparams.Config):
                 "0 (trainer.train_steps decides) for several objectives and for"
                 " trainer.stacking_steps",
             )
-        if not self.trainer.epochs:
-            self.check_steps()
         best = self.trainer.best_checkpoint_metric
         # The metrics of the `evals` tasks are known only after their data is read.
         if best and best.partition("/")[0] not in enabled and not self.trainer.evals:

@@ -60,7 +60,7 @@ class OpenedWeights:
 
 
 def describe_limit(opened: OpenedWeights, seq_length: int) -> str:
-    """A length and its reason: "123 tokens (128 positions minus 5, `num_views`)"."""
+    """A length, and its reason if it is the encoder's limit, see `describe_cut`."""
     model = opened.config.model
     text = f"{seq_length} tokens"
     if seq_length != model.token_positions:
