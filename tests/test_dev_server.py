@@ -504,7 +504,7 @@ def test_the_command_serves_until_it_is_told_to_stop(toy_export, tmp_path):
     assert errors.endswith("stopped\n")
     port = told["page"].strip("/").rpartition(":")[2]
     assert shlex.split(errors.splitlines()[0]) == [
-        *("for", "development", "only;", "production", "is"),
+        *("for", "development", "only;", "in", "production,", "run"),
         *("TF_ENABLE_ONEDNN_OPTS=1", "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1"),
         "tensorflow_model_server",
         f"--port={told['gRPC'].rpartition(':')[2]}",

@@ -548,7 +548,7 @@ def test_a_component_removed_after_those_of_the_flag_is_named():
     made["models"]["other + PCR"] = made["models"]["own + PCR"]
     assert tables.note_of_pcr(made) == f"own + PCR, other + PCR: {said}"
     removed["tatoeba"] = [*map(str, range(36))]
-    assert "of 36 languages in tatoeba, and" in tables.note_of_pcr(made)
+    assert "of 36 languages in tatoeba;" in tables.note_of_pcr(made)
 
 
 def test_tasks_declare_metrics_of_their_own():

@@ -426,7 +426,7 @@ def test_text_of_a_flagfile_that_no_objective_reads_is_refused():
         "--params_override=trainer.best_checkpoint_metric=",
         "--params_override=model.max_position_embeddings=512",
     ]
-    with pytest.raises(UserError, match="--train_data is builtin:python-docs, and no"):
+    with pytest.raises(UserError, match="--train_data is builtin:python-docs; allow"):
         configure(*arguments)
     config, _ = configure(*arguments, "--train_data=")
     assert list(config.task.enabled()) == ["bitext"]
