@@ -303,7 +303,10 @@ def test_a_prompt_longer_than_every_sentence_is_named(source):
     long, most = "cat " * 40, model_dirs.SEQ_LENGTH
     said = f"the prompt 'cat .* has 40 tokens; allowed: at most {most - 3}, because .*"
     for reading, remedy in (
-        (Reading(prompts={"query": long}), r"3\) \(--prompts= leaves it out\)$"),
+        (
+            Reading(prompts={"query": long}),
+            r"num_views\) \(--prompts= leaves it out\)$",
+        ),
         (Reading(prompt=long), r"3, model.num_views\)$"),
     ):
         with pytest.raises(UserError, match=said + remedy):
