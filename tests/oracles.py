@@ -170,6 +170,23 @@ def additive_margin_softmax(
     return np.array(losses)
 
 
+def known_texts(source, target, *candidates) -> list[np.ndarray]:
+    """For each array of candidates, which of them are no negatives of each pair.
+
+    These are the texts of all pairs that share a text with the pair.
+
+    Args:
+        source, target: the texts of the pairs, as hashes [rows].
+        candidates: hashes, [n] each.
+    """
+    pairs = [*map(set, zip(source, target, strict=True))]
+    known = [set().union(*(pair for pair in pairs if pair & own)) for own in pairs]
+    return [
+        np.array([[text in texts for text in one] for texts in known])
+        for one in candidates
+    ]
+
+
 def cosent(cosines, scores, scale):
     """One term for every two pairs of which the first has the higher score."""
     terms = [

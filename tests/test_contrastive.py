@@ -220,6 +220,14 @@ def test_cached_gradients_replay_dropout(strategy, request):
 def test_loss_by_its_formula(one_device, similarity, negatives, absent):
     """With `absent`, some rows have fewer hard negatives than others, or none."""
     batch = toys.bitext_batch(BATCH, negatives, duplicates=True)
+    # The last row but one has the source of row 1, and its target comes again.
+    again = batch["target_hash"].numpy()
+    again[3] = again[-2]
+    batch["target_hash"] = tf.constant(again)
+    if negatives:
+        hard = batch["negative_hash"].numpy()
+        hard[0, 0] = again[-2]
+        batch["negative_hash"] = tf.constant(hard)
     exists = np.ones(BATCH * negatives, np.int32)
     exists[-absent or len(exists) :] = 0
     if negatives:
@@ -233,17 +241,13 @@ def test_loss_by_its_formula(one_device, similarity, negatives, absent):
     loss, metrics = objective.embedding_loss(tf.constant(vectors, tf.float32), batch)
 
     source, target = batch["source_hash"].numpy(), batch["target_hash"].numpy()
-    related = np.array(
-        [[len({a, b} & {c, d}) > 0 for c, d in zip(source, target)]
-         for a, b in zip(source, target)]
-    )  # fmt: skip
-    candidates, excluded = vectors[:, 1], related
+    candidates, hashes = vectors[:, 1], target
     if negatives:
         hard = vectors[:, 2:].reshape(-1, 16)[exists > 0]
         candidates = np.concatenate([candidates, hard])
-        hashes = batch["negative_hash"].numpy().reshape(-1)[exists > 0]
-        equal = (target[:, None] == hashes) | (source[:, None] == hashes)
-        excluded = np.concatenate([related, equal], axis=1)
+        hard = batch["negative_hash"].numpy().reshape(-1)[exists > 0]
+        hashes = np.concatenate([target, hard])
+    related, excluded = oracles.known_texts(source, target, source, hashes)
     settings = (np.arange(BATCH), 0.2, 3.0)
     positives, margin, scale = settings
     want = oracles.additive_margin_softmax(
@@ -263,18 +267,35 @@ def test_loss_by_its_formula(one_device, similarity, negatives, absent):
 @pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_duplicates_are_no_negatives(one_device):
-    """Row 1 repeats row 0's target, row 2 its source; row 3 translates back."""
-    batch = toys.bitext_batch(BATCH)
-    source, target = batch["source_hash"].numpy(), batch["target_hash"].numpy()
+    """Row 1 repeats row 0's target, row 2 its source; row 3 translates back.
+
+    Row 4 and the hard negative of row 5 repeat the target of row 2.
+    """
+    batch = toys.bitext_batch(BATCH, negatives=1)
+    source, target, negative = (
+        batch[f"{side}_hash"].numpy() for side in ("source", "target", "negative")
+    )
     target[1], source[2] = target[0], source[0]
     source[3], target[3] = target[0], source[0]
-    batch |= {"source_hash": tf.constant(source), "target_hash": tf.constant(target)}
+    target[4] = negative[5] = target[2]
+    batch |= {
+        "source_hash": tf.constant(source),
+        "target_hash": tf.constant(target),
+        "negative_hash": tf.constant(negative),
+    }
     trainer = build(one_device, [batch])
     objective = trainer.objectives["bitext"]
     vectors = objective.embed(batch, training=False)
     _, metrics = objective.embedding_loss(vectors, batch)
-    # Of 0: 1, 2, 3. Of 1: 0, 3. Of 2: 0, 3. Of 3: 0, 1, 2.
-    assert float(metrics["excluded"][0]) == 10.0
+    # The pairs 0 to 4 are s0 t0, s1 t0, s0 t2, t0 s0, s4 t2; t2 is the negative, too.
+    excluded = {
+        0: [1, 2, 3, 4, "negative"],
+        1: [0, 3],
+        2: [0, 1, 3, 4, "negative"],
+        3: [0, 1, 2, 4, "negative"],
+        4: [2, 3, "negative"],
+    }
+    assert float(metrics["excluded"][0]) == sum(map(len, excluded.values()))
 
 
 def test_a_tpu_can_compile_a_pool_of_two_replicas(monkeypatch):
@@ -296,18 +317,19 @@ def test_a_tpu_can_compile_a_pool_of_two_replicas(monkeypatch):
         replica.all_gather = all_gather
         monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: replica)
         pool = contrastive.Pool(tf.zeros([BATCH // 2, 4, 3]), batch, cross_replica=True)
-        return pool.own, pool.related(), pool.equals_negative()
+        return pool.own, *pool.known()
 
     compiled = tf.function(masks, jit_compile=True, autograph=False)
     for number in (0, 1):
-        own, related, equals_negative = compiled(tf.constant(number))
+        own, known_sources, known_targets = compiled(tf.constant(number))
         assert own.numpy().tolist() == [4 * number + row for row in range(4)]
-        np.testing.assert_array_equal(related, np.tile(np.eye(4), [1, 2]))
+        np.testing.assert_array_equal(known_sources, np.tile(np.eye(4), [1, 2]))
+        np.testing.assert_array_equal(known_targets[:, :8], known_sources)
         hashes = np.tile(batch["negative_hash"].numpy().reshape(-1), 2)
         want = (source.numpy()[:, None] == hashes) | (
             batch["target_hash"].numpy()[:, None] == hashes
         )
-        np.testing.assert_array_equal(equals_negative, want)
+        np.testing.assert_array_equal(known_targets[:, 8:], want)
 
 
 @pytest.mark.usefixtures("eager")

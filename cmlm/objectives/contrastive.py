@@ -52,8 +52,9 @@ class ContrastiveObjective(NestedObjective):
     """Base of the objectives on pairs of texts.
 
     Every source ranks all targets of the global batch, and every target all sources;
-    hard negatives join the targets. A text does not count as a negative if it or its
-    partner equals the query or the positive.
+    hard negatives join the targets. A text does not count as a negative if it stands in
+    the pair of the query, or in a pair that shares a text with that pair: it, too, is a
+    partner of the query.
 
     A batch holds `source_word_ids`, `source_mask`, `target_word_ids`, `target_mask`
     int32 [rows, length], `source_hash`, `target_hash` int64 [rows]; with hard negatives
@@ -182,23 +183,52 @@ class Pool:
         """Whether the batch has hard negatives."""
         return self._negatives is not None
 
-    def related(self) -> tf.Tensor:
-        """Bool [rows, all rows]: whether two pairs share a text."""
-        pairs = self._gather(self._pairs)
-        return self._has(pairs[:, 0]) | self._has(pairs[:, 1])
+    def known(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Whether a text is no negative of the texts of a pair.
 
-    def equals_negative(self) -> tf.Tensor:
-        """Bool [rows, all negatives]: whether a negative is a text of the pair."""
-        return self._has(tf.reshape(self._gather(_halves(self._negatives)), [-1, 2]))
+        Such a text stands in the pair, or in a pair that shares a text with it.
+
+        Returns:
+            Bool [rows, all rows], for the sources; bool [rows, all rows + all
+            negatives], for the targets and the hard negatives after them.
+        """
+        pairs = self._gather(self._pairs)
+        texts = [pairs[:, 0], pairs[:, 1]]
+        if self.has_negatives:
+            texts.append(tf.reshape(self._gather(_halves(self._negatives)), [-1, 2]))
+        texts, rows = tf.concat(texts, axis=0), tf.shape(pairs)[0]
+        own = _stand_in(texts, self._pairs)
+        shares = own[:, :rows] | own[:, rows : 2 * rows]
+        # Few batches repeat a text, and this product is larger than the similarities.
+        repeats = tf.reduce_any(tf.reduce_sum(tf.cast(shares, tf.int32), axis=1) > 1)
+
+        def through_other_pairs():
+            counts = tf.matmul(
+                tf.cast(shares, tf.float32),
+                tf.cast(_stand_in(texts, pairs), tf.float32),
+            )
+            return counts > 0
+
+        known = tf.cond(repeats, through_other_pairs, lambda: own)
+        return known[:, :rows], known[:, rows:]
 
     def absent(self) -> tf.Tensor:
         """Bool [all negatives]: whether a negative is padding."""
         return tf.reshape(self._gather(self._exists), [-1]) == 0
 
-    def _has(self, texts: tf.Tensor) -> tf.Tensor:
-        """Bool [rows, n]: whether a pair has a text; `texts`: `_halves` [n, 2]."""
-        same = tf.reduce_all(self._pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=3)
-        return tf.reduce_any(same, axis=2)
+
+def _stand_in(texts: tf.Tensor, pairs: tf.Tensor) -> tf.Tensor:
+    """Whether texts stand in pairs.
+
+    Args:
+        texts: `_halves`, int32 [n, 2].
+        pairs: `_halves` of both texts, int32 [rows, 2, 2].
+
+    Returns:
+        Bool [rows, n].
+    """
+    same = tf.reduce_all(pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=3)
+    return tf.reduce_any(same, axis=2)
 
 
 def _halves(hashes: tf.Tensor) -> tf.Tensor:
@@ -227,12 +257,11 @@ def rank_pairs(
         The loss of each pair, both directions summed, float32 [n]; the metrics of the
         sources as queries; and those of the targets as queries.
     """
-    excluded_sources = excluded_targets = pool.related()
+    excluded_sources, excluded_targets = pool.known()
     candidates, absent = pool.all_targets, None
     if pool.has_negatives:
         candidates = tf.concat([candidates, pool.all_negatives], axis=0)
         absent = tf.pad(pool.absent(), [[tf.shape(pool.all_targets)[0], 0]])
-        excluded_targets = tf.concat([excluded_targets, pool.equals_negative()], axis=1)
         excluded_targets |= absent
     forward, metrics = rank(
         config, pool.sources, candidates, pool.own, excluded_targets, absent

@@ -90,9 +90,10 @@ class MirrorObjective(ContrastiveObjective):
 
     def embedding_loss(self, embeddings, batch):
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        # A text is related to itself, so this excludes the query and its copies; a
-        # positive always counts.
-        excluded = tf.tile(pool.related(), [2, 2])
+        # Both texts of a pair are one string, so this excludes the query and its
+        # copies; a positive always counts.
+        known, _ = pool.known()
+        excluded = tf.tile(known, [2, 2])
         n_rows = tf.shape(pool.all_sources)[0]
         positives = tf.concat([n_rows + pool.own, pool.own], axis=0)
         loss, similarities = losses.additive_margin_softmax(

@@ -89,6 +89,5 @@ class QuickThoughtObjective(ContrastiveObjective):
     def _rank(self, embeddings, batch):
         """Ranks the neighbours by g for the sentences by f: [rows, 2, dim]."""
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        return rank(
-            self.config, pool.sources, pool.all_targets, pool.own, pool.related()
-        )
+        _, known = pool.known()
+        return rank(self.config, pool.sources, pool.all_targets, pool.own, known)
