@@ -9,9 +9,10 @@ report.md and report.html with pictures) or a .json file.
 
 --tasks takes families, tasks, one language of a task (tatoeba-de), and your own files:
 classification:FILE.tsv, classification:TRAIN.tsv:TEST.tsv, pairs:FILE.tsv,
-retrieval:DIR (BEIR's layout), sts:FILE.tsv, bitext:FILE.tsv, bitext:FILE.en:FILE.de,
-agnosticity:FILE.en:FILE.de, geometry:FILE, neighbours:FILE (text without labels, laid
-out as training text). A language may precede each path: sts:en=FILE.tsv.
+retrieval:FILE.tsv (queries and passages), retrieval:DIR (BEIR's layout), sts:FILE.tsv,
+bitext:FILE.tsv, bitext:FILE.en:FILE.de, agnosticity:FILE.en:FILE.de, geometry:FILE,
+neighbours:FILE (laid out as training text). A language may precede each path:
+sts:en=FILE.tsv.
 
 A small training budget can make an encoder worse than its initial weights. So score two
 baselines beside it: --model=untrained:MODEL_DIR (the run's initial weights) and

@@ -119,6 +119,54 @@ def test_a_large_collection_is_searched_exactly(collection, tmp_path, monkeypatc
     assert not chosen, "the size does not choose the index"
 
 
+def test_queries_and_passages_score_as_their_collection(tmp_path):
+    """Repeated passages are one document, and a repeated query has several answers."""
+    pairs = [
+        ("q 1", "p 1", "p 9"),
+        ("q 2", "p 1", "p 8"),
+        ("q 1", "p 2", "p 9"),
+        ("p 3", "p 3", "p 1"),
+    ]
+    lines = ["\t".join(pair) for pair in pairs]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    folder = tmp_path / "own"
+    (folder / "qrels").mkdir(parents=True)
+    documents = dict.fromkeys(text for _, *found in pairs for text in found)
+    # The ids of queries and documents differ: a query finds a document of equal text.
+    for name, prefix, texts in (
+        ("corpus", "d ", documents),
+        ("queries", "", dict.fromkeys(query for query, *_ in pairs)),
+    ):
+        rows = [json.dumps({"_id": prefix + text, "text": text}) for text in texts]
+        (folder / f"{name}.jsonl").write_text("\n".join(rows))
+    judged = [f"{query}\td {passage}\t1" for query, passage, _ in pairs]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(judged))
+    own = retrieval.RetrievalFiles(["pairs.tsv"])
+    got = scores(own, tmp_path)
+    assert got == pytest.approx(scores(retrieval.RetrievalFiles(["own"]), tmp_path))
+    data = own.read(DataDir(str(tmp_path)))
+    assert sorted(data.documents) == ["p 1", "p 2", "p 3", "p 8", "p 9"]
+    assert data.queries == ["q 1", "q 2", "p 3"]
+    with Store(Hashed(DIM)) as store:
+        store.add(own.sentences(data))
+        (found,) = own.predictions(data, store).values()
+    assert found.answers[2] == "p 3"
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        ("a\tb\nc\t \n", "pairs.tsv, column 2, line 2: no sentence"),
+        ("a\tb\nc\n", "pairs.tsv, line 2"),
+        ("a\tb\nc\tb\n", "pairs.tsv has one passage; allowed: at least 2"),
+    ],
+)
+def test_damaged_queries_and_passages_are_named(tmp_path, content, said):
+    (tmp_path / "pairs.tsv").write_text(content)
+    with pytest.raises(UserError, match=said):
+        retrieval.RetrievalFiles(["pairs.tsv"]).read(DataDir(str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     "line, said",
     [

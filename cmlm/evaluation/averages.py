@@ -234,12 +234,16 @@ TATOEBA = [tatoeba_codes.short(code) for code in _TATOEBA]
 LASER = [tatoeba_codes.short(code) for code in _TATOEBA if code not in _WITHOUT_LASER]
 
 
-def _tatoeba(name: str, parts: list[str], about: str, end: str = "") -> Group:
+def _tatoeba(
+    name: str, parts: list[str], about: str, metric: str = "accuracy_forward"
+) -> Group:
+    is_forward = metric.startswith("accuracy_forward")
+    direction = "language to English" if is_forward else "English to language"
     return Group(
         f"tatoeba/{name}",
         "bitext",
-        f"Tatoeba, language to English, {about}",
-        _by_part("tatoeba", f"accuracy_forward{end}", parts),
+        f"Tatoeba, {direction}, {about}",
+        _by_part("tatoeba", metric, parts),
     )
 
 
@@ -290,6 +294,12 @@ GROUPS = [
         {language: _xeval(language) for language in XEVAL_LANGUAGES},
     ),
     _tatoeba("xtreme36", XTREME, "XTREME's 36 languages (CMLM, table 5; LaBSE)"),
+    _tatoeba(
+        "xtreme36_backward",
+        XTREME,
+        "the same languages in the direction of XTREME's script",
+        "accuracy_backward",
+    ),
     _tatoeba("muse14", MUSE, "14 languages of m-USE (LaBSE, table 5)"),
     _tatoeba(
         "laser83",
@@ -298,7 +308,12 @@ GROUPS = [
     ),
     _tatoeba("all112", TATOEBA, "all 112 languages (LaBSE, tables 2 and 5)"),
     _tatoeba("pcr11", PCR_LANGUAGES, "the 11 languages of CMLM's table 8"),
-    _tatoeba("pcr11_pcr", PCR_LANGUAGES, "the same after PCR (table 8)", "_pcr"),
+    _tatoeba(
+        "pcr11_pcr",
+        PCR_LANGUAGES,
+        "the same after PCR (table 8)",
+        "accuracy_forward_pcr",
+    ),
     Group(
         "un",
         "bitext",

@@ -1,4 +1,4 @@
-"""Retrieval from one's own collection, in BEIR's layout."""
+"""Retrieval from one's own collection: BEIR's layout, or queries and passages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from cmlm.evaluation.tasks import base
 
 _DEPTH = 100
 _GRADE = re.compile("-?[0-9]{1,9}")
+# A file of queries and passages; any other path is a folder.
+_PAIRS = re.compile(r"\.(csv|tsv|txt)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclasses.dataclass
@@ -25,35 +27,40 @@ class Retrieval:
     """A collection with queries and judgements.
 
     Attributes:
-        queries: the text of each judged query, [n], and `query_ids`.
+        queries: the text of each judged query, [n].
         documents: the text of each document, [m], and `document_ids`.
         judgements: for each query, the grade of the rows of `documents` that are
             relevant, above 0; empty if all its grades are 0. A relevant document that
             the collection lacks has a negative row: no search finds it, but the best
             order and the recall count it.
+        left_out: for each query, the row of `documents` that its search leaves out, if
+            any.
         languages: the languages of the queries and of the documents; empty if unknown.
     """
 
     queries: list[str]
-    query_ids: list[str]
     documents: list[str]
     document_ids: list[str]
     judgements: list[dict[int, int]]
+    left_out: list[int | None]
     languages: tuple[str, str] = ("", "")
 
 
 class RetrievalFiles(base.Task[Retrieval]):
-    """Retrieval from a collection in BEIR's layout, by cosine.
+    """Retrieval from one's own collection, by cosine.
 
     Thakur et al., 2021, https://arxiv.org/abs/2104.08663. A folder holds `corpus.jsonl`
     (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and `qrels/test.tsv` (a
-    header; query, document and grade). The texts get the model's prompts for queries
-    and documents, if it has them.
+    header; query, document and grade). A file of lines `query<TAB>passage`, as training
+    reads it, is a collection, too: its different passages, and those of further
+    columns, are the documents, and each line judges its passage relevant.
+
+    The texts get the model's prompts for queries and documents, if it has them.
 
     Args:
-        paths: the folder, and the name of another file of qrels: `DIR:dev`. A language
-            may precede the folder, as in `en=DIR`; or those of queries and documents,
-            as in `de-en=DIR`.
+        paths: the folder, and the name of another file of qrels: `DIR:dev`; or one file
+            of pairs. A language may precede the path, as in `en=DIR`; or those of
+            queries and documents, as in `de-en=DIR`.
     """
 
     main_metric = "ndcg@10"
@@ -67,17 +74,55 @@ class RetrievalFiles(base.Task[Retrieval]):
 
     def __init__(self, paths: Sequence[str]):
         self.name = "retrieval:" + ":".join(paths)
-        if len(paths) > 2:
+        self._is_file = bool(_PAIRS.search(paths[0]))
+        if len(paths) > (1 if self._is_file else 2):
             raise UserError(
-                f"the task is {self.name!r}; allowed: retrieval:DIR or "
-                "retrieval:DIR:QRELS"
+                f"the task is {self.name!r}; allowed: retrieval:DIR, "
+                "retrieval:DIR:QRELS or retrieval:FILE"
             )
-        self._folder = paths[0]
+        self._path = paths[0]
         self._part = paths[1] if len(paths) > 1 else "test"
 
     def read(self, source: DataDir) -> Retrieval:
+        return self._pairs(source) if self._is_file else self._collection(source)
+
+    def _pairs(self, source: DataDir) -> Retrieval:
+        """Reads a file of queries and passages.
+
+        Raises:
+            UserError: a line has fewer than two columns or a blank one, or all passages
+                are equal.
+        """
+        ((path, language),) = source.find_own([self._path])
+        rows = [[*map(str.strip, row)] for row in source.rows(path, 2)]
+        for column in (0, 1):
+            cells = [row[column] for row in rows]
+            parsing.check_parallel({f"{path}, column {column + 1}": cells})
+        documents = dict.fromkeys(row[1] for row in rows)
+        documents |= dict.fromkeys(cell for row in rows for cell in row[2:] if cell)
+        if len(documents) < 2:
+            raise UserError(f"{path} has one passage; allowed: at least 2")
+        places = {text: place for place, text in enumerate(documents)}
+        judged: dict[str, dict[int, int]] = {}
+        for query, passage, *_ in rows:
+            judged.setdefault(query, {})[places[passage]] = 1
+        return Retrieval(
+            list(judged),
+            list(documents),
+            list(documents),
+            list(judged.values()),
+            [None] * len(judged),
+            language_names.of_two_texts(language),
+        )
+
+    def _collection(self, source: DataDir) -> Retrieval:
+        """Reads a folder in BEIR's layout.
+
+        Raises:
+            UserError: a file is damaged, or judges no document of the collection.
+        """
         names = ("corpus.jsonl", "queries.jsonl", f"qrels/{self._part}.tsv")
-        found = source.find_own([os.path.join(self._folder, name) for name in names])
+        found = source.find_own([os.path.join(self._path, name) for name in names])
         (path, language), (queries_path, _), (qrels, _) = found
         documents = _texts(source, path, ("title", "text"))
         queries = _texts(source, queries_path, ("text",))
@@ -116,10 +161,10 @@ class RetrievalFiles(base.Task[Retrieval]):
             )
         return Retrieval(
             [queries[name] for name in judged],
-            list(judged),
             list(documents.values()),
             list(documents),
             list(judged.values()),
+            [*map(places.get, judged)],
             language_names.of_two_texts(language),
         )
 
@@ -177,11 +222,9 @@ class RetrievalFiles(base.Task[Retrieval]):
             vectors.on_disk(data.documents, of_documents, prompts.DOCUMENT),
             k,
         )
-        places = {name: row for row, name in enumerate(data.document_ids)}
-        own = map(places.get, data.query_ids)
         return [
             [row for row in rows.tolist() if row != left_out][:_DEPTH]
-            for rows, left_out in zip(found, own, strict=True)
+            for rows, left_out in zip(found, data.left_out, strict=True)
         ]
 
 
