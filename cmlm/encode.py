@@ -19,11 +19,13 @@ encodes the new lines of a text that grew at its end.
 --precision change the vectors of a model_dir or of another program's weights. Exports,
 servers and stored vectors have fixed values, and the command refuses others.
 --prompt_name selects a prompt of the model for the lines. --query gets the prompt
-`query`, if the model has it.
+`query`, if the model has it. Without --output, --prompt and --prompt_name, the lines
+get the first of the prompts `document`, `passage` and `corpus` that the model has.
 """
 
 import contextlib
 import functools
+import shlex
 import sys
 
 from absl import flags
@@ -137,6 +139,18 @@ def _encode_lines() -> None:
     print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
     asking = encoder.for_role(prompts.QUERY)
     nearest = nearest_lines.NearestLines(asking.encode(FLAGS.query), FLAGS.neighbours)
+    prompt_name = prompts.of_role(encoder, prompts.DOCUMENT)
+    is_chosen = FLAGS.prompt is not None or FLAGS.prompt_name is not None
+    if FLAGS.query and prompt_name and not is_chosen:
+        if FLAGS.output:
+            given = f"--prompt_name={shlex.quote(prompt_name)}"
+            print(
+                "note: --output and --query take the lines without the prompt "
+                f"{prompt_name!r} of the model; {given} adds it",
+                file=sys.stderr,
+            )
+        else:
+            encoder = encoder.prompted(prompt_name)
 
     # ------------------------------------------------------------- encoding
     with contextlib.ExitStack() as stack:

@@ -21,7 +21,7 @@ from absl import flags
 from cmlm import cli
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
-from cmlm.errors import UserError
+from cmlm.errors import UserError, listed
 
 flags.DEFINE_string(
     "model",
@@ -167,7 +167,7 @@ def _naming(language: str, paths: list[str]) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{language}, {', '.join(paths)}: {error}") from error
+        raise UserError(f"{language}, {listed(paths, 3)}: {error}") from error
 
 
 def _fit(encoder, language: str, kind: str, paths: list[str]):

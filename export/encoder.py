@@ -34,7 +34,7 @@ def build(
         A trackable object, callable with a dict of int32 [batch, seq] and
         `training=True` or `False`, and the signatures to save it with.
         `serving_default` has the same inputs and gives `default`, `pooled_output` and
-        `sequence_output`.
+        `sequence_output`. Both refuse more tokens than `encoder.token_positions`.
     """
     # This is not the Keras model itself, which would store a function for every layer
     # and Keras' description of it. Only one version of Keras can read that description.
@@ -42,7 +42,17 @@ def build(
 
     @tf.function(autograph=False)
     def call(inputs, training=False):
-        return encoder(inputs, training=training)
+        ids = inputs["input_word_ids"]
+        width, most = tf.shape(ids)[1], encoder.token_positions
+        # Later positions would be those of CMLM's conditions. Other assertions add many
+        # operations.
+        check = tf.raw_ops.Assert(
+            condition=width <= most,
+            data=["the tensors have", width, f"tokens; allowed: at most {most}"],
+        )
+        with tf.control_dependencies([check]):
+            ids = tf.identity(ids)
+        return encoder({**inputs, "input_word_ids": ids}, training=training)
 
     inputs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in TENSORS}
     traced = [call.get_concrete_function(inputs, training=on) for on in (True, False)]

@@ -13,6 +13,7 @@ import sys
 from absl import flags
 
 from cmlm import cli
+from cmlm.errors import UserError
 from export import source
 
 source.define("output")
@@ -29,12 +30,15 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     source.check("output")
     with cli.quiet_imports():
-        from cmlm.common import files, outputs
+        from cmlm.common import files, outputs, path_names
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import weights
         from cmlm.modeling.foreign import huggingface_token_ids
         from export import huggingface_folder
 
+    if not path_names.is_local(FLAGS.output):
+        # The library safetensors opens its file itself.
+        raise UserError(f"--output is {FLAGS.output}; allowed: a local folder")
     source.refuse_others("output", FLAGS.output)
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
     # This comes first, so that a wrong --output is refused at once.

@@ -6,6 +6,9 @@
     preprocessor.tokenize.get_special_tokens_dict()
     preprocessor.bert_pack_inputs([tokens, more_tokens], seq_length=64)
 
+With a default prompt, `tokenize` puts it before every text, so both segments of a pair
+begin with it.
+
 Reference: https://www.tensorflow.org/hub/common_saved_model_apis/text,
 "Transformer Encoders".
 """
@@ -130,8 +133,8 @@ def pack_segments(
         word_ids = tf.where(is_separator, tokenizer.sep_id, word_ids)
         ends.append(end)
     mask = place < begin
-    # All tokens behind the first separator; without a second segment these are padding.
-    type_ids = mask & (place > ends[0])
+    # As `Tokenizer.segments` marks them. Without a second segment these are padding.
+    type_ids = mask & (place >= ends[0] + separators[0])
     return {
         "input_word_ids": word_ids,
         "input_mask": tf.cast(mask, tf.int32),

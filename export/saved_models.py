@@ -86,7 +86,7 @@ def write(
         "trained_by_run": opened.trained_seq_length is not None,
         "signatures": sorted(signatures),
         "precision": precision,
-        "pcr": None if components is None else _describe(components),
+        "pcr": server_files.describe_components(components),
         "versions": versions.installed(),
         "config": opened.config.as_dict(),
     }
@@ -116,15 +116,6 @@ def write(
 def _save(trackable, directory: str, name: str, signatures=None) -> None:
     print(f"writing {name}", file=sys.stderr)
     tf.saved_model.save(trackable, os.path.join(directory, name), signatures)
-
-
-def _describe(components: PrincipalComponents) -> dict:
-    """Describes PCR for clients: the languages in the order of `language_index`."""
-    return {
-        "languages": list(components.languages),
-        "components": components.table.shape[1],
-        "unknown_language": "language_index -1, the vector as it is",
-    }
 
 
 def compare(

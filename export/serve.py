@@ -22,7 +22,7 @@ import urllib.parse
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import native_log
+from cmlm.common import native_log, path_names
 
 flags.DEFINE_string("model", None, "The export or the tuned model to serve.")
 flags.DEFINE_integer(
@@ -67,7 +67,7 @@ def main(_) -> None:
         signal.signal(number, lambda *_: ended.set())
     server.start()
     name = shlex.quote(FLAGS.model_name)
-    base_path = shlex.quote(os.path.dirname(os.path.abspath(path)))
+    base_path = shlex.quote(os.path.dirname(path_names.absolute(path)))
     production = (
         "in production, run TF_ENABLE_ONEDNN_OPTS=1 TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1 "
         f"tensorflow_model_server --port={server.grpc_port} "

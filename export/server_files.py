@@ -20,6 +20,7 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from cmlm.common import files, json_files
+from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.model_server import DEFAULT_MODEL
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.errors import UserError
@@ -89,15 +90,28 @@ def keep_configuration(former: str, directory: str) -> None:
             tf.io.gfile.copy(kept, os.path.join(directory, name), overwrite=True)
 
 
+def describe_components(components: PrincipalComponents | None) -> dict | None:
+    """Describes PCR for clients: the languages in the order of `language_index`."""
+    if components is None:
+        return None
+    return {
+        "languages": list(components.languages),
+        "components": components.table.shape[1],
+        "unknown_language": "language_index -1, the vector as it is",
+    }
+
+
 def changes(
-    former: str, described: Mapping[str, object], has_components: bool
+    former: str,
+    described: Mapping[str, object],
+    components: PrincipalComponents | None,
 ) -> list[str]:
     """Names what clients of a server will miss or see changed.
 
     Args:
         former: the folder `serving` of the export that is replaced; it may not exist.
         described: values of its successor's description, each by the name of its flag.
-        has_components: of its successor.
+        components: those of its successor.
 
     Returns:
         "KEY VALUE, now VALUE" for each change from the newest version in `former`.
@@ -111,9 +125,15 @@ def changes(
     if not before:
         return []
     found = []
-    if before.get("pcr") and not has_components:
+    old, new = before.get("pcr"), describe_components(components)
+    if old and not new:
         lost = [name for name, row in SIGNATURES.items() if row.with_components]
         found.append(f"the signatures {' and '.join(lost)}, now without (--pcr)")
+    elif old:
+        for name in ("languages", "components"):
+            was, now = old.get(name, new[name]), new[name]
+            if was != now:
+                found.append(f"PCR {name} {was}, now {now} (--pcr)")
     for name, now in described.items():
         # Early versions lack other values, too.
         was = before.get(name, _LEFT_OUT.get(name, now))

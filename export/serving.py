@@ -6,8 +6,8 @@ Text is padded to the longest sentence of its batch and cut at the export's leng
 Invalid UTF-8 bytes count as U+FFFD. The vector of an empty string is the vector of
 [CLS] [SEP].
 
-The three tensors are cut at the encoder's number of positions. A word id outside of the
-vocabulary counts as [UNK], an unknown type as 0.
+The three tensors are cut at the encoder's number of positions minus model.num_views. A
+word id outside of the vocabulary counts as [UNK], an unknown type as 0.
 
 `pcr` and `pcr_tensors` exist if the export was made with --pcr. They remove the
 principal components of a string's language (see cmlm/common/components.py). Languages

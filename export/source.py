@@ -62,7 +62,7 @@ def check(output: str) -> None:
 
 
 def refuse_others(output: str, directory: str) -> None:
-    """Refuses to replace the folder of a run, or of several runs or exports.
+    """Refuses to replace the folder of a run or a server, or of several encoders.
 
     Args:
         output: the name of the flag for the folder to write.
@@ -76,10 +76,11 @@ def refuse_others(output: str, directory: str) -> None:
     from cmlm.common import files
     from cmlm.encoders import model_dir
     from cmlm.modeling import export_layout
+    from cmlm.modeling.foreign import modules
 
-    def holds(path: str, name: str) -> bool:
-        found = tf.io.gfile.glob(os.path.join(files.escaped(path), name))
-        return bool(found)
+    def found(path: str, *names: str) -> list[str]:
+        folder = files.escaped(path)
+        return tf.io.gfile.glob([os.path.join(folder, name) for name in names])
 
     if not tf.io.gfile.isdir(directory):
         return
@@ -87,13 +88,23 @@ def refuse_others(output: str, directory: str) -> None:
         raise UserError(
             f"--{output} is {directory}, the folder of a run; allowed: another folder"
         )
+    encoder = [model_dir.PARAMS, export_layout.DESCRIPTION, modules.FILE_NAME]
+    if not found(directory, modules.FILE_NAME):
+        # The modules of one encoder may have weights in folders of their own.
+        encoder.append("*.safetensors")
+    version = [export_layout.PROVENANCE, export_layout.TUNED_TASK]
     for name in tf.io.gfile.listdir(directory):
         inner = os.path.join(directory, name)
-        if (
-            model_dir.is_model_dir(inner)
-            or holds(inner, export_layout.DESCRIPTION)
-            or holds(inner, "*.safetensors")
-        ):
+        versions = found(inner, *(os.path.join("*", each) for each in version))
+        # An export has one version of its own.
+        own = 1 if name.rstrip("/") == export_layout.SERVING else 0
+        if found(inner, *version) or len(versions) > own:
+            raise UserError(
+                f"--{output} is {directory}, and {inner} is for model servers; "
+                "allowed: another folder; a copy of serving/N in an export brings "
+                "version N to a server's folder"
+            )
+        if found(inner, *encoder):
             raise UserError(
                 f"--{output} is {directory}, and {inner} is an encoder; allowed: a "
                 "folder without other encoders"

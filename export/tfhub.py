@@ -100,7 +100,7 @@ def main(_) -> None:
                 f"{', '.join(signatures.SIGNATURES)}",
                 file=sys.stderr,
             )
-        changed = server_files.changes(former, described, components is not None)
+        changed = server_files.changes(former, described, components)
         if changed:
             print(f"note: {FLAGS.export_dir} had {'; '.join(changed)}", file=sys.stderr)
 

@@ -250,6 +250,7 @@ def test_the_server_tells_which_languages_have_components(connect):
     [
         *("localhost:8501", "ftp://a", "http://", "", "http:///v1/models/a"),
         *("http://a/v1/models/", "http://a/v1/models/a/b", "http://a/v1/models/a:b"),
+        *("grpc://a", "grpc://a/v1/models/b", "grpc://[::1]", "grpc://a:b"),
     ],
 )
 def test_what_is_no_address(address):

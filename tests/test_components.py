@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from cmlm.common import outputs
+from cmlm.common import arrays, outputs
 from cmlm.common.components import SecondMoment, remove
 from cmlm.encoders import components_file, components_fitting, vector_files
 from cmlm.encoders.components_file import PrincipalComponents
@@ -124,11 +124,11 @@ def test_another_model_is_refused(fitted):
 
 
 def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
-    def encoder(fingerprint):
+    def encoder(fingerprint, precision="float32"):
         return types.SimpleNamespace(
             dim=8,
             seq_length=128,
-            info={"fingerprint": fingerprint},
+            info={"fingerprint": fingerprint, "precision": precision},
             encode=lambda sentences: vectors[: len(sentences)],
         )
 
@@ -140,6 +140,10 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
     components_fitting.check(right, "vectors", [npy])
     with pytest.raises(UserError, match=rf"aaaa, made the vectors \({npy}.json\)"):
         components_fitting.check(encoder("b" * 64), "vectors", [npy])
+    # The vector of a blank line would not be found.
+    said = rf"in float32 \({npy}.json\), and the model computes in bfloat16; allowed"
+    with pytest.raises(UserError, match=said):
+        components_fitting.check(encoder("a" * 64, "bfloat16"), "vectors", [npy])
     np.save(npy, vectors[:3])
     with pytest.raises(UserError, match=r"a.npy holds \[3, 8\], and .* \[300, 8\]"):
         components_fitting.check(right, "vectors", [npy])
@@ -169,12 +173,32 @@ def test_vectors_in_float16_have_the_same_components(vectors, tmp_path):
     )
 
 
+def test_normalized_vectors_with_blank_lines_are_refused(vectors, tmp_path):
+    npy = str(tmp_path / "a.npy")
+    encoder = types.SimpleNamespace(dim=8, info={}, encode=lambda _: vectors[:1])
+    # The vector of a blank line of a bag of words has no direction.
+    rows = np.concatenate([np.zeros([1, 8], np.float32), arrays.unit_length(vectors)])
+    np.save(npy, rows)
+    vector_files.describe(vector_files.path_of(npy), encoder, True, rows.shape)
+    with pytest.raises(UserError, match="of length 1; allowed: .* without --normalize"):
+        components_fitting.check(encoder, "vectors", [npy])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_stored_vectors_that_are_not_finite_are_refused(vectors, tmp_path, value):
+    npy = str(tmp_path / "a.npy")
+    encoder = types.SimpleNamespace(dim=8, info={}, encode=lambda _: vectors[:1])
+    np.save(npy, np.concatenate([vectors, np.full([1, 8], value, np.float32)]))
+    with pytest.raises(UserError, match="an entry that is not a finite number"):
+        components_fitting.fit(encoder, "vectors", [npy], 2)
+
+
 def damaged(path, fitted, **changes):
     """Writes a file of which some parts are changed."""
     components_file.save(str(path), fitted)
-    with np.load(path) as arrays:
-        header = json.loads(str(arrays["header"]))
-        table = arrays["components"]
+    with np.load(path) as found:
+        header = json.loads(str(found["header"]))
+        table = found["components"]
     table = changes.pop("components", table)
     header.update(changes)
     np.savez(path, header=np.array(json.dumps(header)), components=table)

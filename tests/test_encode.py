@@ -635,7 +635,7 @@ def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
     assert commands.run(*command, f"--output={output}").stdout == said
     text.write_text("another\n")
     exports = tmp_path / "exports"
-    for name in ("english", "vectors.tmp-0a1b2c3d", "english.old-0a1b2c3d"):
+    for name in ("english", "vectors.tmp-0a1b2c3d", "english.old-a01b2c3d"):
         (exports / name).mkdir(parents=True)
     for arguments, reason in (
         ([f"--output={output}"], "holds another text than --input now"),

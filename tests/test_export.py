@@ -1,5 +1,6 @@
 """The export command: what it writes, what it says, and what it refuses."""
 
+import dataclasses
 import json
 import os
 import re
@@ -198,6 +199,50 @@ def test_command_replaces_an_export_only_when_told_to(tmp_path):
     model_dirs.assert_same(exported.encode(texts), read.encode(texts), 0.02)
 
 
+@pytest.mark.parametrize("description", ["PROVENANCE", "TUNED_TASK"])
+@pytest.mark.parametrize(
+    "command", ["export.tfhub --export_dir", "export.huggingface --output"]
+)
+def test_a_servers_folder_of_versions_is_not_replaced(tmp_path, command, description):
+    served = tmp_path / "served"
+    kept = served / "1" / getattr(export_layout, description)
+    kept.parent.mkdir(parents=True)
+    kept.write_text("{}")
+    (served / server_files.MODELS_CONFIG).touch()
+    module, flag = command.split()
+    given = ("--model_dir=/nowhere", f"{flag}={served}")
+    said = f"{flag} is {served}, and {served}/1 is for model servers; allowed: another"
+    for more in ([], ["--overwrite"]):
+        refused = commands.run(module, *given, *more)
+        assert_refused(refused, said, served, ["1", server_files.MODELS_CONFIG])
+    assert kept.exists()
+    with pytest.raises(UserError, match=f"{served} is for model servers"):
+        source_flags.refuse_others(flag, str(tmp_path))
+    # An export holds one version.
+    serving = served.rename(tmp_path / "serving")
+    source_flags.refuse_others(flag, str(tmp_path))
+    shutil.copytree(serving / "1", serving / "2")
+    with pytest.raises(UserError, match=f"{serving} is for model servers"):
+        source_flags.refuse_others(flag, str(tmp_path))
+
+
+def test_the_modules_of_one_encoder_are_no_other_encoders(tmp_path):
+    for name in ("modules.json", "2_Dense/model.safetensors", "0_Transformer/x"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "0_Transformer" / "model.safetensors").touch()
+    source_flags.refuse_others("output", str(tmp_path))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "modules.json").touch()
+    with pytest.raises(UserError, match="other is an encoder; allowed: a folder with"):
+        source_flags.refuse_others("output", str(tmp_path))
+    # A folder of several encoders.
+    (tmp_path / "modules.json").unlink()
+    shutil.rmtree(tmp_path / "other")
+    with pytest.raises(UserError, match="(Dense|Transformer) is an encoder; allowed"):
+        source_flags.refuse_others("output", str(tmp_path))
+
+
 @pytest.mark.large
 def test_an_export_does_not_need_its_run_once_it_has_begun(
     toy_export, source, tmp_path
@@ -237,10 +282,21 @@ def test_what_clients_would_miss_is_named(toy_export, tmp_path):
     former, length = f"{toy_export.path}/serving", model_dirs.SEQ_LENGTH
     same = {"precision": "float32", "seq_length": length, "pooling": "mean"}
     same |= {"sentence_vector": "pooled", "prompt": ""}
-    assert server_files.changes(former, same, True) == []
+    fitted = toy_export.components
+    assert server_files.changes(former, same, fitted) == []
+    # The place of a language is its `language_index`.
+    languages = {
+        name: dataclasses.replace(found, components=found.components[:1])
+        for name, found in reversed(fitted.languages.items())
+    }
+    fewer = components_file.PrincipalComponents(fitted.fingerprint, languages)
+    assert server_files.changes(former, same, fewer) == [
+        "PCR languages ['de', 'zh-hant'], now ['zh-hant', 'de'] (--pcr)",
+        "PCR components 2, now 1 (--pcr)",
+    ]
     other = {"precision": "bfloat16", "seq_length": 9, "pooling": "cls"}
     other |= {"sentence_vector": "projected", "prompt": "query: "}
-    lost, *others = server_files.changes(former, other, False)
+    lost, *others = server_files.changes(former, other, None)
     known = r"the signatures pcr and (\w+ and )*pcr_tensors, now without \(--pcr\)"
     assert re.fullmatch(known, lost)
     assert others == [
@@ -250,15 +306,15 @@ def test_what_clients_would_miss_is_named(toy_export, tmp_path):
         "sentence_vector pooled, now projected (--sentence_vector)",
         "prompt '', now 'query: ' (--prompt)",
     ]
-    assert server_files.changes(f"{tmp_path}/none", other, False) == []
+    assert server_files.changes(f"{tmp_path}/none", other, None) == []
     description = tmp_path / "1" / export_layout.PROVENANCE
     description.parent.mkdir(parents=True)
     description.write_text('{"prompt": "query: "}')
-    assert server_files.changes(str(tmp_path), same, True) == [
+    assert server_files.changes(str(tmp_path), same, fitted) == [
         "prompt 'query: ', now '' (--prompt)"
     ]
     description.write_text("{")
-    assert server_files.changes(str(tmp_path), other, False) == []
+    assert server_files.changes(str(tmp_path), other, None) == []
 
 
 def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):

@@ -212,6 +212,9 @@ def test_command_writes_a_folder_or_nothing(tmp_path):
     flags = (f"--model_dir={source}", f"--output={out}")
     assert command(*flags, "--seq_length=99").returncode == 1
     assert not out.exists()
+    remote = command(f"--model_dir={source}", "--output=gs://bucket/out")
+    said = "error: --output is gs://bucket/out; allowed: a local folder\n"
+    assert (remote.returncode, remote.stderr) == (1, said)
     done = command(*flags, "--normalize")
     assert done.returncode == 0, done.stderr
     assert str(out) in done.stdout

@@ -24,16 +24,21 @@ def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
     assert named == [f"{tmp_path}/{name}" for name in [*left, "o.npy.tmp-ffffffff"]]
 
 
-def test_backups_with_a_date_stay(tmp_path, caplog):
+def test_backups_with_a_date_or_a_hash_stay(tmp_path, caplog):
     own = ["o.old-20261127", "o.old-20261127.1", "o.tmp-20261127", "o.tmp-20261127.tar"]
-    for name in own:
+    # The hash of a commit.
+    hashed = "o.old-1a2b3c4d"
+    for name in [*own, hashed]:
         (tmp_path / name).mkdir()
     leftovers.tidy_within(str(tmp_path), ["o"])
     # A directory that is replaced has such a name, a file has not.
-    (tmp_path / "o.old-0a1b2c3d").touch()
+    (tmp_path / "o.old-a01b2c3d").touch()
+    (tmp_path / "o").mkdir()
     leftovers.tidy(str(tmp_path / "o"))
-    assert sorted(os.listdir(tmp_path)) == sorted([*own, "o.old-0a1b2c3d"])
+    here = {*own, hashed, "o", "o.old-a01b2c3d"}
+    assert set(os.listdir(tmp_path)) == here
     assert not caplog.messages
+    assert path_names.final(hashed) == hashed
     for name in own:
         assert not path_names.is_temporary(name)
         assert path_names.output_of(name) == path_names.final(name) == name
@@ -49,9 +54,14 @@ def test_generated_names_are_known_and_are_no_dates():
         assert path_names.is_temporary(name) and path_names.output_of(name) == "o"
 
 
+def test_a_remote_path_is_absolute():
+    assert path_names.absolute("gs://b/e/serving/1") == "gs://b/e/serving/1"
+    assert path_names.absolute("e/serving/1") == f"{os.getcwd()}/e/serving/1"
+
+
 def test_within_a_directory_only_the_commands_own_leftovers_go(tmp_path):
-    left = ["own.tmp-0a1b2c3d", "own/a.npy.old-0a1b2c3d", "own/b/c.tmp-0a1b2c3d"]
-    other = ["export.old-0a1b2c3d", "other/a.npy.tmp-0a1b2c3d", "own/b/c.tmp-mine"]
+    left = ["own.tmp-0a1b2c3d", "own/a.npy.old-a01b2c3d", "own/b/c.tmp-0a1b2c3d"]
+    other = ["export.old-a01b2c3d", "other/a.npy.tmp-0a1b2c3d", "own/b/c.tmp-mine"]
     for name in [*left, *other]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -1,5 +1,6 @@
 """The command that fits principal components: from text, and from saved vectors."""
 
+import shutil
 from pathlib import Path
 
 import commands
@@ -63,6 +64,10 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
     np.save(tmp_path / "wide.npy", np.ones([9, 20], np.float32))
     np.save(tmp_path / "empty.npy", np.zeros([0, 16], np.float32))
     np.save(tmp_path / "zero.npy", np.zeros([20, 16], np.float32))
+    zeros = [tmp_path / "zeros" / f"{number}.npy" for number in range(100)]
+    (tmp_path / "zeros").mkdir()
+    for path in zeros:
+        shutil.copy(tmp_path / "zero.npy", path)
     np.save(tmp_path / "objects.npy", np.array([{}] * 3, object), allow_pickle=True)
     text = f"--text=de={tmp_path / 'de.txt'}"
     output = f"--output={tmp_path / 'pcr.npz'}"
@@ -97,6 +102,11 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ),
         ([output, f"--vectors=de={tmp_path}/empty.npy"], "empty.npy: no sentences; al"),
         ([output, f"--vectors=de={tmp_path}/zero.npy"], "all vectors are zero"),
+        # The reason stays within the message, however many files there are.
+        (
+            [output, "--vectors=de=" + ",".join(map(str, zeros))],
+            f"{zeros[0]}, {zeros[1]}, {zeros[2]} and 97 more: all vectors are zero",
+        ),
         ([output, text, "--components=17"], "--components is 17; allowed: at most 16"),
         (
             [output, text, "--model=http://localhost:1/v1/models/cmlm"],

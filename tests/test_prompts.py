@@ -358,14 +358,14 @@ def test_the_card_takes_any_prompt(source):
 
 
 def test_lost_prompts_are_named(exported):
-    changed = server_files.changes(f"{exported}/serving", {"prompts": {}}, False)
+    changed = server_files.changes(f"{exported}/serving", {"prompts": {}}, None)
     had = "prompts query 'the cat ', passage 'a mat, '"
     assert changed == [f"{had}, now none (--prompts)"]
     other = {"prompts": {"query": "q ", "passage": "a mat, "}}
-    changed = server_files.changes(f"{exported}/serving", other, False)
+    changed = server_files.changes(f"{exported}/serving", other, None)
     assert changed == ["prompts query 'the cat ', now query 'q ' (--prompts)"]
     same = {"prompts": PROMPTS}
-    assert server_files.changes(f"{exported}/serving", same, False) == []
+    assert server_files.changes(f"{exported}/serving", same, None) == []
 
 
 def test_the_client_requests_a_prompt(server, plain):
@@ -392,16 +392,27 @@ def test_encode_selects_prompts(exported, plain, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in TEXTS))
     out = f"{tmp_path}/vectors.npy"
-    done = commands.run(
-        *("cmlm.encode", f"--model={exported}", f"--input={text}", f"--output={out}"),
-        *("--prompt_name=passage", "--query=dog", "--neighbours=1"),
-    )
-    assert done.returncode == 0, done.stderr
-    documents = plain.encode(prompted("passage"))
-    model_dirs.assert_same(np.load(out), documents, 1e-5)
     query = plain.encode(prompted("query", ["dog"]), normalize=True)[0]
-    best = float((arrays.unit_length(documents) @ query).max())
-    assert f"  {best:.3f}  " in done.stdout
+    note = "take the lines without the prompt 'passage' of the model; --prompt_name=pas"
+    output, passage = f"--output={out}", "--prompt_name=passage"
+    for given, texts, is_noted in (
+        ([output, passage], prompted("passage"), False),
+        ([output, "--overwrite"], TEXTS, True),
+        ([], prompted("passage"), False),
+        (["--prompt="], TEXTS, False),
+    ):
+        done = commands.run(
+            *("cmlm.encode", f"--model={exported}", f"--input={text}", *given),
+            *("--query=dog", f"--neighbours={len(TEXTS)}"),
+        )
+        assert done.returncode == 0, done.stderr
+        documents = plain.encode(texts)
+        if output in given:
+            model_dirs.assert_same(np.load(out), documents, 1e-5)
+        cosines = dict(zip(TEXTS, arrays.unit_length(documents) @ query, strict=True))
+        for line in filter(str.strip, cosines):
+            assert f"  {cosines[line]:.3f}  {line}\n" in done.stdout, given
+        assert (note in done.stderr) == is_noted, given
 
 
 # ------------------------------------------------------------------- mining
@@ -586,6 +597,23 @@ def test_stored_vectors_depend_on_the_prompt(source, tmp_path):
     with Store(other, folder) as store:
         assert not np.allclose(store(TEXTS, role="query"), first)
         assert len(store) == 9
+
+
+def test_components_are_not_removed_from_vectors_of_another_prompt(source):
+    fitted = model_dirs.fit(opening.open_weights(source))
+    encoder = opening.open_encoder(source)
+    with Store(encoder, change=fitted.remove_from) as store:
+        plain = store(TEXTS)
+        assert not np.allclose(store(TEXTS, "de"), plain)
+        # A language without components keeps its vectors, with any prompt.
+        np.testing.assert_array_equal(
+            store(TEXTS, "xx", "query"), encoder.encode(TEXTS, prompt_name="query")
+        )
+        said = "texts in de get the prompt 'query', without which --pcr was fitted; al"
+        with pytest.raises(UserError, match=said):
+            store(TEXTS, "de", "query")
+        with pytest.raises(UserError, match=said):
+            store.on_disk(TEXTS, "de", "query").read(0, 3)
 
 
 class Served:

@@ -24,6 +24,7 @@ from cmlm.tokenization import charsmaps, tokenizer_file, vocabulary_file
 from cmlm.tokenization.opening import open_tokenizer
 from cmlm.vocabulary import of_run
 from cmlm.vocabulary.settings import VocabularyConfig
+from export import preprocessor
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 # The tokens before those of the merges.
@@ -369,12 +370,20 @@ def test_special_tokens_of_one_text_and_of_a_pair(tmp_path, kind):
 def test_segments_mark_the_second_text_and_no_padding(tmp_path, kind):
     tokenizer = open_tokenizer(MADE[kind](tmp_path))
     first, second = tf.constant(["the file"]), tf.constant(["das Haus"])
-    pair = tokenizer.encode_pair(first, second, 30).to_tensor(tokenizer.pad_id, [1, 30])
+    padded = {"default_value": tokenizer.pad_id, "shape": [1, 30]}
+    pair = tokenizer.encode_pair(first, second, 30).to_tensor(**padded)
     marked = tf.boolean_mask(pair, tokenizer.segments(pair) == 1).numpy().tolist()
     (words,) = tokenizer.tokenize(second).to_list()
     assert marked == [*words, tokenizer.sep_id]
-    alone = tokenizer.encode(first, 30).to_tensor(tokenizer.pad_id, [1, 30])
+    alone = tokenizer.encode(first, 30).to_tensor(**padded)
     assert not tokenizer.segments(alone).numpy().any()
+    # The preprocessor of an export gives what training reads.
+    parts = [tokenizer.tokenize(first), tokenizer.tokenize(second)]
+    for ids, segments in ((pair, parts), (alone, parts[:1])):
+        packed = preprocessor.pack_segments(segments, 30, tokenizer)
+        np.testing.assert_array_equal(packed["input_word_ids"], ids)
+        types = tokenizer.segments(ids)
+        np.testing.assert_array_equal(packed["input_type_ids"], types)
 
 
 @pytest.mark.parametrize("kind", MADE)
@@ -511,6 +520,25 @@ def test_scores_and_texts_of_another_type_are_refused(
     values["normalizer"] = {"type": "Sequence", "normalizers": [step]}
     with pytest.raises(UserError, match=said):
         tokenizer_file.parse(values, path)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        (["", "a"], "has the token ''; allowed: at least 1 character"),
+        ([], "has no token that a text can have; allowed: at least one"),
+    ],
+)
+def test_pieces_that_sentencepiece_refuses_are_named(tmp_path, others, said):
+    _, (_, path) = pieces(tmp_path)
+    values = json.loads(Path(path).read_text())
+    tokens = [*SPECIAL, *others]
+    values["model"].update(vocab=[[token, -1.0] for token in tokens], unk_id=3)
+    for token in values["added_tokens"]:
+        token["id"] = tokens.index(token["content"])
+    Path(path).write_text(json.dumps(values))
+    with pytest.raises(UserError, match=said):
+        open_tokenizer(path)
 
 
 def test_a_charsmap_that_leads_outside_of_itself_is_refused(tmp_path):

@@ -82,6 +82,20 @@ def test_a_model_dir_in_use_is_refused_and_may_be_validated(run, capsys):
         assert files_of(run) == before
 
 
+def test_a_folder_in_which_the_user_may_not_write_may_be_validated(
+    run, capsys, monkeypatch
+):
+    # The superuser may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & os.W_OK)
+    with pytest.raises(UserError, match="--model_dir"):
+        main(run)
+    folders = {path: path.stat().st_mtime_ns for path in [run, *run.rglob("*")]}
+    main(run, "--mode=eval")
+    assert "cmlm/loss\t" in capsys.readouterr().out
+    after = {path: path.stat().st_mtime_ns for path in [run, *run.rglob("*")]}
+    assert after == folders
+
+
 def test_a_missing_vocabulary_is_not_learnt_again(run):
     (run / "vocab.txt").unlink()
     with pytest.raises(UserError, match="vocab.txt is missing, and .* need it"):
@@ -121,7 +135,7 @@ def test_what_a_kill_left_goes_and_a_lost_state_is_no_new_run(run, caplog):
 
 
 def test_in_a_folder_of_the_user_only_parts_of_first_files_go(tmp_path):
-    theirs = ["english.old-0a1b2c3d", "notes.txt.tmp-0a1b2c3d", "ckpt-1_temp"]
+    theirs = ["english.old-a01b2c3d", "notes.txt.tmp-0a1b2c3d", "ckpt-1_temp"]
     for name in ["vocab.txt.tmp-0a1b2c3d", "params.yaml.tmp-0a1b2c3d", *theirs]:
         (tmp_path / name).touch()
     unfinished.remove(str(tmp_path))

@@ -1,7 +1,7 @@
 """Names of paths: local or remote, final or not yet.
 
-An output is written as `NAME.tmp-HEX` and renamed; a directory that it replaces is
-called `NAME.old-HEX` in between.
+An output is written as `NAME.tmp-aHEX` and renamed; a directory that it replaces is
+called `NAME.old-aHEX` in between.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import uuid
 
 from cmlm.errors import UserError
 
-# The names of `temporary`. Eight digits are a date, so the user's own file. The counts
-# of Beam have further letters behind.
+# The names of `temporary`. Eight digits are a date, so the user's own file. What a
+# command sets aside begins with `a`: a user's backup may end in the hash of a commit.
+# The counts of Beam have further letters behind.
 _LEFTOVER = re.compile(
-    r"(?P<marked>(?P<output>.+)\.(?P<kind>tmp|old)-(?!\d{8}(?:\.|$))[0-9a-f]{8})(\..+)?"
+    r"(?P<marked>(?P<output>.+)\.(?P<kind>tmp|old(?=-a))-(?!\d{8}(?:\.|$))[0-9a-f]{8})"
+    r"(\..+)?"
 )
 # TensorFlow's names have no hyphen.
 _TEMPORARY = re.compile(r"\.tmp(?!-\d{8}(?![0-9a-f]))-?[0-9a-f]{8,32}")
@@ -26,21 +28,26 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
-def refuse_pattern(path: str, name: str = "the path") -> None:
+def refuse_pattern(path: str, name: str = "the path", deletes: bool = False) -> None:
     """Refuses a folder in which TensorFlow would open no checkpoint and no SavedModel.
 
     Its reader takes the path for a pattern, which `[1]` and a backslash do not match.
+    So does what deletes its checkpoints, and `runs/lr?` matches `runs/lr1`, too.
 
     Args:
         path: the folder or file.
         name: its flag, for the message.
+        deletes: whether TensorFlow deletes checkpoints there.
 
     Raises:
-        UserError: the path has a `[` or a backslash.
+        UserError: the path has a `[` or a backslash; with `deletes` also for a `*` or
+            a `?`.
     """
-    if "[" in path or "\\" in path:
+    refused = "*?[\\" if deletes else "[\\"
+    if set(refused) & set(path):
+        listed = f"{', '.join(refused[:-1])} and {refused[-1]}"
         raise UserError(
-            f"{name} is {path}; allowed: a path without [ and \\, because TensorFlow "
+            f"{name} is {path}; allowed: a path without {listed}, because TensorFlow "
             "reads such a path as a pattern"
         )
 
@@ -65,6 +72,11 @@ def real(path: str) -> str:
     return os.path.realpath(path) if is_local(path) else path.rstrip("/")
 
 
+def absolute(path: str) -> str:
+    """The path from the root, with its links; a remote path as it is."""
+    return os.path.abspath(path) if is_local(path) else path
+
+
 def temporary(path: str, kind: str = "tmp") -> str:
     """Returns a new name beside an output; `leftovers.tidy` knows such names.
 
@@ -72,7 +84,7 @@ def temporary(path: str, kind: str = "tmp") -> str:
         path: the output.
         kind: `tmp` for an unfinished output, `old` for one that is being replaced.
     """
-    # The letter tells the name from a date.
+    # The letter tells the name from a date, and from most hashes.
     return f"{path}.{kind}-a{uuid.uuid4().hex[:7]}"
 
 

@@ -26,8 +26,9 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
         encoder, kind, paths: as for `fit`.
 
     Raises:
-        UserError: a file is damaged, or has vectors of another width or model, or of
-            length 1 although the model's own vectors have other lengths.
+        UserError: a file is damaged, or has vectors of another width, model or
+            precision, or of length 1 although the model's own vectors have other
+            lengths.
     """
     if kind == "text":
         return
@@ -39,7 +40,8 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
                 "of the model"
             )
         vector_files.check_model(path, encoder)
-        _refuse_normalized(np.asarray(rows[:_ROWS_AT_ONCE], np.float32), encoder)
+        first = np.asarray(rows[:_ROWS_AT_ONCE], np.float32)
+        _refuse_normalized(first, encoder, vector_files.is_normalized(path))
 
 
 def fit(
@@ -92,23 +94,27 @@ def _stored(paths: Sequence[str], limit: int, encoder) -> Iterator[np.ndarray]:
         rows = arrays.map_npy(path)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             window = np.asarray(rows[start : start + _ROWS_AT_ONCE], np.float32)
-            window = window[np.linalg.norm(window - blank, axis=1) > near][:limit]
+            is_blank = np.linalg.norm(window - blank, axis=1) <= near
+            window = window[~is_blank][:limit]
             limit -= len(window)
             yield window
             if not limit:
                 return
 
 
-def _refuse_normalized(vectors: np.ndarray, encoder) -> None:
+def _refuse_normalized(vectors: np.ndarray, encoder, described: bool) -> None:
     """Raises UserError if all vectors have length 1, and those of the model do not.
 
     The components of normalized vectors differ from those of the model's own vectors.
+
+    Args:
+        vectors: the first vectors of a file.
+        encoder: the model.
+        described: whether the description of the file says that they have length 1.
+            A vector of zeros, such as a blank line's, stays zero.
     """
-    if (
-        len(vectors)
-        and _are_unit(vectors)
-        and not _are_unit(encoder.encode(["A sentence."]))
-    ):
+    are_unit = described or _are_unit(vectors)
+    if len(vectors) and are_unit and not _are_unit(encoder.encode(["A sentence."])):
         raise UserError(
             "vectors of length 1; allowed: vectors of cmlm.encode without --normalize"
         )

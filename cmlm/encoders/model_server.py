@@ -48,9 +48,12 @@ def parse_address(address: str) -> Address:
     """
     match = _ADDRESS.fullmatch(address)
     try:
-        urllib.parse.urlsplit(address)
+        parts = urllib.parse.urlsplit(address)
+        if parts.scheme == "grpc" and parts.port is None:
+            # gRPC would take 443, the port of HTTPS.
+            match = None
     except ValueError:
-        # A bracket around IPv6 is missing.
+        # A bracket around IPv6 is missing, or the port is no number.
         match = None
     if not match or "/v1/models" in match[1]:
         raise UserError(

@@ -56,8 +56,20 @@ def map_described(npy: str) -> np.ndarray:
     return rows
 
 
+def is_normalized(npy: str) -> bool:
+    """Whether the description of an .npy file says that vectors have length 1."""
+    path = path_of(npy)
+    return json_files.field(
+        json_files.optional(path), "normalized", bool, path, default=False
+    )
+
+
 def check_model(npy: str, encoder: DescribedEncoder) -> None:
-    """Raises UserError if the description of an .npy file names other weights."""
+    """Refuses an .npy file whose description names another encoder.
+
+    Raises:
+        UserError: the encoder had other weights or another precision.
+    """
     path = path_of(npy)
     model = json_files.field(json_files.optional(path), "model", dict, path, {})
     made_by, now = (each.get("fingerprint") for each in (model, encoder.info))
@@ -65,4 +77,12 @@ def check_model(npy: str, encoder: DescribedEncoder) -> None:
         raise UserError(
             f"another model, with the fingerprint {str(made_by)[:12]}, made the "
             f"vectors ({path}); allowed: vectors of this model, {now[:12]}"
+        )
+    there, here = (
+        each.get("precision", "float32") for each in (model, identity.of(encoder))
+    )
+    if made_by and now and there != here:
+        raise UserError(
+            f"vectors in {there} ({path}), and the model computes in {here}; allowed: "
+            "one --precision for both"
         )

@@ -33,7 +33,8 @@ _KEY_BYTES = 16
 _AT_ONCE = 2048
 
 
-# A function that changes the vectors, float32 [n, dim], of sentences in a language.
+# A function that changes the vectors, float32 [n, dim], of sentences in a language, or
+# returns the same array.
 Change = Callable[[np.ndarray, str], np.ndarray]
 
 
@@ -47,10 +48,12 @@ class VectorsOnDisk:
         store: the store, which stays open.
         rows: the row of each sentence in the store, int64 [n].
         language: the language of the sentences.
+        role: see `base.Vectors`.
     """
 
-    def __init__(self, store: Store, rows: np.ndarray, language: str):
-        self._store, self._rows, self._language = store, rows, language
+    def __init__(self, store: Store, rows: np.ndarray, language: str, role: str):
+        self._store, self._rows = store, rows
+        self._language, self._role = language, role
         self.shape = (len(rows), store.dim)
         self.about = {"shape": list(self.shape), "language": language}
 
@@ -67,7 +70,7 @@ class VectorsOnDisk:
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """The vectors of some rows, float32 [len(rows), dim]."""
-        vectors = self._store.take(self._rows[rows], self._language)
+        vectors = self._store.take(self._rows[rows], self._language, self._role)
         return arrays.unit_length(vectors)
 
 
@@ -88,7 +91,8 @@ class Store:
             its vectors when it closes.
         progress: show a bar on stderr while encoding.
         change: applied to the vectors at every read, such as principal component
-            removal. The file holds the unchanged vectors.
+            removal. The file holds the unchanged vectors. It belongs to the model's
+            default prompt.
 
     Attributes:
         dim: the width of a vector; 0 before the first vector.
@@ -162,14 +166,14 @@ class Store:
         self.add(sentences, role)
         if not len(sentences):
             return np.zeros([0, self.dim], np.float32)
-        return self.take(self._rows_of(sentences, role), language)
+        return self.take(self._rows_of(sentences, role), language, role)
 
     def on_disk(
         self, sentences: Sequence[str], language: str = "", role: str = ""
     ) -> VectorsOnDisk:
         """The unit vectors of sentences, for sets that do not fit into memory."""
         self.add(sentences, role)
-        return VectorsOnDisk(self, self._rows_of(sentences, role), language)
+        return VectorsOnDisk(self, self._rows_of(sentences, role), language, role)
 
     def prompt(self, role: str) -> str:
         """NAME=TEXT of the model's prompt for a role; "" for the default prompt.
@@ -187,8 +191,12 @@ class Store:
     def _prompt_name(self, role: str) -> str | None:
         return prompts.of_role(self._encoder, role) if role else None
 
-    def take(self, rows: np.ndarray, language: str) -> np.ndarray:
-        """The vectors of rows of the store in any order, float32 [len(rows), dim]."""
+    def take(self, rows: np.ndarray, language: str, role: str) -> np.ndarray:
+        """The vectors of rows of the store in any order, float32 [len(rows), dim].
+
+        Raises:
+            UserError: `change` would change vectors of another prompt.
+        """
         path, shape = self._path("vectors"), (len(self), self.dim)
         # Mapped for this call only: a mapped file counts as memory of the process.
         stored = np.memmap(path, "<f4", "r", shape=shape)
@@ -196,7 +204,16 @@ class Store:
         order = np.argsort(rows, kind="stable")
         vectors = np.empty([len(rows), self.dim], np.float32)
         vectors[order] = stored[rows[order]]
-        return self._change(vectors, language) if self._change else vectors
+        if not self._change:
+            return vectors
+        changed = self._change(vectors, language)
+        name = self._prompt_name(role)
+        if name is not None and changed is not vectors:
+            raise UserError(
+                f"the texts in {language} get the prompt {name!r}, without which --pcr "
+                "was fitted; allowed: no --pcr, or no prompts (--prompts=)"
+            )
+        return changed
 
     def _rows_of(self, sentences: Sequence[str], role: str) -> np.ndarray:
         rows = map(self._rows.__getitem__, map(self._keys(role), sentences))
