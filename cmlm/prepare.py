@@ -112,6 +112,8 @@ beam_flags.define(0, "Processes on this machine; 0: one per core.")
 
 FLAGS = flags.FLAGS
 
+# Files of fewer sentences on average may well be one document each.
+_MANY_SENTENCES = 1_000
 _FLAGS_OF_STEPS = ("quality_model", "remove_sentences_of", "max_sentences")
 
 
@@ -190,9 +192,18 @@ def _split() -> None:
         f" {counted(totals['documents'], 'document')} of {counted(len(paths), 'file')}"
     )
     print(
-        f"dropped: {sentences.describe_dropped(totals)}; sentences with invalid UTF-8"
+        f"dropped: {sentences.describe_dropped(totals)}; lines with invalid UTF-8"
         f" replaced: {totals['invalid UTF-8']:,}"
     )
+    if (
+        FLAGS.layout == "lines"
+        and totals["documents"] <= len(paths)
+        and totals["sentences"] >= _MANY_SENTENCES * len(paths)
+    ):
+        print(
+            "without a blank line, each file is one document; if each line is a "
+            "document, awk '{print; print \"\"}' OLD > NEW separates them"
+        )
     named = files.pattern(os.path.join(FLAGS.output, "*.txt.gz"))
     # A run needs the name for the lower case of Turkish, and for its log.
     _print_use("train_data", f"{FLAGS.language}={named}")

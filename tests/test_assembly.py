@@ -3,7 +3,9 @@
 import collections
 import dataclasses
 import gzip
+import os
 import random
+import tempfile
 import tracemalloc
 
 import commands
@@ -203,6 +205,15 @@ def test_sentences_of_evaluation_files_are_removed(corpus, tmp_path):
     words = ("Où est le café", "ou\u0300 est le cafe\u0301?", "Ou est le cafe")
     prints = [documents.loose_fingerprint(text) for text in words]
     assert prints[0] == prints[1] != prints[2]
+    # Vowel signs and tone marks are letters; points and variants of emoji are not.
+    for words, number in [
+        (("यह दिन है", "यह दीन है", "यह दन है"), 3),
+        (("ใกล้", "ใกล"), 2),
+        (("ड़", "\u095c", "\u0921\u093c"), 1),
+        (("كَتَبَ", "كتب"), 1),
+        (("Ja ☺", "ja ☺\ufe0f"), 1),
+    ]:
+        assert len({*map(documents.loose_fingerprint, words)}) == number
     guard = tmp_path / "test.tsv"
     guard.write_text(
         f'0.5\t"{secret.upper()[:-1]}"\tsomething else\n'
@@ -474,6 +485,36 @@ def test_a_later_file_of_another_layout_is_left_out_and_named(tmp_path):
     said = "is not of layout json: line 1 has no text 'text'; its fields: body"
     assert stats["files_left_out"] == [f"{paths[1]} {said}"]
     assert stats["damaged_files"] == []
+
+
+def test_pairs_with_a_tab_in_another_place_are_no_duplicates():
+    one, two, same = "A B\tC", "A\tB C", " A  B \t C"
+    assert documents.fingerprint(one) != documents.fingerprint(two)
+    assert documents.fingerprint(one) == documents.fingerprint(same)
+
+
+def test_invalid_bytes_are_a_share_of_the_lines_of_the_files(tmp_path):
+    """A paragraph of wrapped text has many of them."""
+    text = "Eine Zeile hier.\n" * 14 + "Ein Caf\xe9 dort.\n\n"
+    (tmp_path / "a.txt").write_bytes(text.encode("latin-1") * 15)
+    chosen = settings([tmp_path / "a.txt"], layout="wrapped", steps=())
+    stats = on_beam.run(chosen, str(tmp_path / "output"), False, "", 1)
+    assert stats["steps"]["read"]["lines"]["out"] == 15
+    told = {"files": 1, "lines": 240, "invalid UTF-8 replaced": 15}
+    assert stats["source"] == told
+    assert "  invalid UTF-8 replaced 15\n" in report.summary(stats)
+
+
+def test_blocks_of_a_remote_output_wait_in_a_directory_with_a_lock(
+    tmp_path, monkeypatch
+):
+    """After a kill, the next run removes it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    abandoned = tmp_path / "cmlm-scratch-1234"
+    abandoned.mkdir()
+    with on_beam._scratch("gs://bucket/output") as path:
+        assert os.listdir(tmp_path) == [os.path.basename(path)]
+    assert not os.listdir(tmp_path)
 
 
 def test_a_later_file_in_utf16_is_refused_before_the_work(tmp_path, monkeypatch):

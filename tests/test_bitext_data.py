@@ -181,6 +181,21 @@ def test_a_header_is_told(header, tmp_path, caplog):
     assert "b.tsv line 1 names columns, and counts as a pair" in caplog.text
 
 
+def test_later_files_with_other_columns_are_refused(tmp_path):
+    """The inspection ends before them, and training would read none of their lines."""
+    first = write_lines(tmp_path / "a.tsv", GOOD)
+    good = write_lines(tmp_path / "b.tsv", [*GOOD[:20], *["missing"] * 20])
+    wide = write_lines(tmp_path / "c.tsv", [f"{line}\tanders" for line in GOOD])
+    empty = write_lines(tmp_path / "d.tsv", [])
+    assert bitext.inspect([first, good, empty], max_lines=300).pairs == 300
+    said = (
+        "500 of the first 500 lines of bitext .*c.tsv do not have 2 columns with text; "
+        "allowed: as many columns in each file as in .*a.tsv$"
+    )
+    with pytest.raises(UserError, match=said):
+        bitext.inspect([first, good, wide], max_lines=300)
+
+
 def test_translations_of_one_text_are_held_out_together(tmp_path):
     lines = [f"sentence {i % 100}\tSatz {i}" for i in range(1000)]
     path = write_lines(tmp_path / "a.tsv", lines)

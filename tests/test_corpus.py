@@ -42,7 +42,8 @@ def test_report_ends_at_its_limit_and_says_so(tmp_path):
     paths, _ = make_corpus(tmp_path)
     report = inspection.inspect(paths, max_bytes=1000)
     assert not report.whole and 1000 <= report.bytes < 1100
-    assert "counted in the first 0 MB only" in report.describe(True)
+    about = f"all files have about {report.estimated_sentences():,} sentences"
+    assert f"counted in the first 0 MB only; {about}" in report.describe(True)
 
 
 @pytest.mark.parametrize(

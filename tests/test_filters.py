@@ -27,6 +27,12 @@ from cmlm.preparation import filters
         ("好的。", "fewer than 5 words"),
         ("यह इस भाषा का पहला वाक्य है।", None),
         ("ประเทศไทยเป็นประเทศที่ตั้งอยู่ในเอเชีย", None),
+        ("Er sagte dann: „Das ist ein Satz.“", None),
+        ("Han sagde så: »Det er en sætning.«", None),
+        ("Τι είναι αυτό που λες;", None),
+        ("Τι είναι αυτό που λες\u037e", None),
+        ("These are not the ones;", "no terminal punctuation"),
+        ("ይህ ምን ዓይነት ነገር ነው፧", None),
     ],
 )
 def test_c4_lines(line, reason):
@@ -43,6 +49,7 @@ def test_c4_lines(line, reason):
         (["One. Two.", "Three."], None),
         (["One. Two."], "fewer than 3 sentences"),
         (["他来了。他走了。他笑了。"], None),
+        (["Ποιος; Πού; Πώς\u037e"], None),
         (["One. Two. Three.", "if (x) { y(); }."], "curly bracket"),
         (["One. Two. Three.", "Lorem ipsum dolor sit amet."], "lorem ipsum"),
     ],

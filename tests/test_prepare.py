@@ -57,6 +57,19 @@ def test_prepare_then_vocab(raw, tmp_path):
     assert tokens[0] == "[PAD]" and "second" in tokens
 
 
+def test_a_file_of_many_lines_without_a_blank_one_gets_a_hint(tmp_path):
+    path, output = tmp_path / "tickets.txt", tmp_path / "corpus"
+    path.write_text("The printer is broken again.\n" * 1000)
+    options = ["--layout=lines", f"--input={path}", f"--output={output}"]
+    done = run("prepare", *options)
+    assert "1,000 sentences in 1 document of 1 file" in done.stdout
+    assert done.stdout.count("if each line is a document, awk '{print; print") == 1
+    path.write_text("The printer is broken again.\n\n" * 1000)
+    done = run("prepare", *options, "--overwrite")
+    assert "1,000 sentences in 1,000 documents of 1 file" in done.stdout
+    assert "awk" not in done.stdout
+
+
 @pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
 def test_the_printed_flag_names_the_output(raw, tmp_path, steps):
     output = tmp_path / "it's news, [2019]"
@@ -91,8 +104,8 @@ def test_a_folder_of_short_files_in_another_encoding_is_refused(tmp_path, steps)
     done = run("prepare", *names, "--language=de", *steps)
     assert done.returncode == 1 and not (tmp_path / "out").exists()
     assert re.search(
-        r"\nerror: --input is not UTF-8: 12 of its 12 (lines|sentences) have invalid "
-        "bytes; `iconv -f LATIN1 ", "\n" + done.stderr
+        r"\nerror: --input is not UTF-8: 12 of its 18 lines have invalid bytes; `iconv "
+        "-f LATIN1 ", "\n" + done.stderr
     )  # fmt: skip
 
 

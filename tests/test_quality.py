@@ -33,6 +33,11 @@ def test_a_model_tells_the_kinds_apart_and_survives_its_file(tmp_path):
     assert not quality.QualityModel.load(path).score(["好的文章"]).max() == 0.5
 
 
+def test_each_character_of_scripts_without_spaces_is_a_word():
+    found = [*quality._vectorizer().build_tokenizer()("ab \uf900\ufaff你好, ไทย")]
+    assert found == ["ab", "\uf900", "\ufaff", "你", "好", ",", "ไ", "ท", "ย"]
+
+
 def test_scores_are_the_logistic_of_hashed_counts():
     """By hand: a text of one known word has its weight and the bias."""
     weights = np.zeros(quality.FEATURES, np.float32)

@@ -42,6 +42,51 @@ def test_other_languages(language, text, number):
     assert len(sentences.split(text, language)) == number
 
 
+@pytest.mark.parametrize(
+    "language, expected",
+    [
+        ("de", ["„Kommst du?“", "Er nickte.", "„Ja.“"]),
+        ("de", ["„Ich komme.", "Warte.“", "Er ging.", "„Er rief: ‚Ja!‘“", "Dann."]),
+        ("de", ["„Kommst du?“, fragte er.", "„Ja!“ rief sie."]),
+        ("da", ["»Ich komme.«", "Dann ging er."]),
+        ("de", ["‹Ja.›", "›Nein.‹", "Er ging."]),
+        ("cs", ["„Pojď.“", "Šel.", "‚Ne.‘", "Řekl."]),
+        ("fr", ["Il dit : « Viens ! »", "Puis il partit.", "« Non. »", "«Si.»"]),
+        # Georgian letters, and lower-cased text, have no capitals.
+        ("ka", ["თბილისი დედაქალაქია.", "მოსახლეობა 1,2 მილიონია!", "HTML.", "დიახ."]),
+        ("en", ["the model was trained on text.", "it works well.", "results follow."]),
+        ("th", ["สวัสดีครับ.", "ไปเที่ยวกัน พ.ศ.2540 กัน!"]),
+    ],
+)
+def test_quotations_and_scripts_without_capitals(language, expected):
+    assert sentences.split(" ".join(expected), language) == expected
+
+
+@pytest.mark.parametrize(
+    "language, expected",
+    [
+        ("zh", ["他说：“你好。”", "然后他走了。", "“……好。”", "他说。"]),
+        ("zh", ["“好。”，他说。", "「‘是。’」", "ABC走了。"]),
+        ("zh", ["你好吗?", "我很好。", "你呢?"]),
+        ("zh", ["今天天气很好!", "我们去公园吧!", "ABC好.", "版本2.新功能."]),
+        (
+            "ja",
+            ["「そうですか。」と彼は言った。", "「はい。」", "「彼。」", "彼は来た。"],
+        ),
+        ("ja", ["彼は来た!", "私は行った。"]),
+    ],
+)
+def test_scripts_without_spaces(language, expected):
+    assert sentences.split("".join(expected), language) == expected
+
+
+@pytest.mark.parametrize("marks", ["“”", '""'])
+def test_a_particle_joins_a_quotation_to_its_sentence(marks):
+    expected = ["{}오늘은 간다.{}고 말했다.", "{}그래.{}", "그는 갔다."]
+    expected = [sentence.format(*marks) for sentence in expected]
+    assert sentences.split(" ".join(expected), "ko") == expected
+
+
 def test_no_character_is_lost(shared_data):
     path = shared_data / "text/en/novels/Stevenson_Treasure_1883.txt.gz"
     with gzip.open(path, "rt") as lines:
@@ -74,6 +119,18 @@ def test_layout_wrapped():
     lines = ["A paragraph\n", "goes on.\n", " \n", "\n", "Another.\n"]
     expected = ["A paragraph goes on.", "Another."]
     assert list(sentences.paragraphs(lines, "wrapped")) == expected
+
+
+@pytest.mark.parametrize(
+    "lines, joined",
+    [
+        (["今天天气", "很好，", "我们「去」", "。"], "今天天气很好，我们「去」。"),
+        (["今天 AI", "很好", "3 天"], "今天 AI 很好 3 天"),
+        (["오늘은", "간다."], "오늘은 간다."),
+    ],
+)
+def test_wrapped_lines_of_scripts_without_spaces(lines, joined):
+    assert [*sentences.paragraphs(lines, "wrapped")] == [joined]
 
 
 def test_layout_wikitext():
@@ -138,15 +195,20 @@ def test_write_sentences_counts_and_drops(tmp_path):
     source, target = tmp_path / "raw.txt", tmp_path / "out.txt.gz"
     too_long = "word " * 3000
     source.write_bytes(
-        b"One. Two.\n12 34.\n\n\n" + too_long.encode() + b"\nCaf\xe9 three.\n\n5.\n"
+        b"One. Two.\n12 34.\n\n\n"
+        + too_long.encode()
+        + b"\nCaf\xe9 three.\n\n5.\n"
+        # A valid character.
+        + "\ufffd six.\n".encode()
     )
     counts = sentences.write_sentences(str(source), str(target), "lines", "en")
     with gzip.open(target, "rt") as file:
-        assert file.read() == "One.\nTwo.\n\nCaf\ufffd three.\n\n"
+        assert file.read() == "One.\nTwo.\n\nCaf\ufffd three.\n\n\ufffd six.\n"
     assert counts == {
-        "documents": 2,
-        "sentences": 3,
-        "no letter": 2,
-        "too long": 1,
+        "documents": 3,
+        "sentences": 4,
+        "sentence without a letter": 2,
+        "sentence over 10,000": 1,
+        "lines": 9,
         "invalid UTF-8": 1,
     }

@@ -20,6 +20,7 @@ from cmlm.preparation.layouts import wikipedia
 def read(path, layout, **arguments):
     counts = collections.Counter()
     found = list(sources.read(str(path), layout, counts, **arguments))
+    del counts[raw_lines.LINES]
     return [lines for _, lines in found], dict(counts)
 
 
@@ -272,6 +273,35 @@ def test_json(tmp_path):
     sources.check_beginning(str(path), "json")
 
 
+@pytest.mark.parametrize(
+    "layout, odd, good, said, reason",
+    [
+        ("tsv", "# en-de corpus", "No.\tNein.", "has no tab", "line without a tab"),
+        ("json", "A title", '{"text": "No."}', r"is not JSON \(", "no JSON"),
+        (
+            "json",
+            '{"text": null, "id": 1}',
+            '{"text": "No."}',
+            "has 'text': null, which is not text",
+            "no text 'text'",
+        ),
+    ],
+)
+def test_the_first_records_together_tell_the_layout(
+    tmp_path, layout, odd, good, said, reason
+):
+    path = tmp_path / "a"
+    path.write_text(f"{odd}\n" * 99 + f"{good}\n{odd}\n")
+    documents, counts = read(path, layout)
+    assert documents == [[json.loads(good)["text"] if layout == "json" else good]]
+    assert counts == {reason: 100}
+    # A file of few records, and one of many.
+    for text in (f"\n{odd}\n", f"\n{odd}\n" * 100 + f"{good}\n"):
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"layout {layout}: line 2 {said}"):
+            read(path, layout)
+
+
 def test_a_large_cell_of_a_csv_is_a_document(tmp_path, monkeypatch):
     """Python's own limit is 131,072 characters."""
     path, text = tmp_path / "a.csv", "word " * 40_000
@@ -358,6 +388,24 @@ def test_wikipedia_gives_the_prose_of_articles(tmp_path):
     ],
 )
 def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
+    assert wikitext.paragraphs(markup) == paragraphs
+
+
+@pytest.mark.parametrize(
+    "markup, paragraphs",
+    [
+        ("A.<syntaxhighlight lang=c>\nint x;\n</syntaxhighlight>\nB.", ["A.", "B."]),
+        ("A <source>x</source><pre>y</pre><ce>H2O</ce> B", ["A B"]),
+        ("A <hiero>A1</hiero> <mapframe lat=1>{}</mapframe> B", ["A B"]),
+        ("Eins.<br>Zwei.<BR />''Drei.<br/>''", ["Eins.", "Zwei.", "Drei."]),
+        ("A.<hr>B.\n* c <br> d\nE.{{x|f<br>g}}", ["A.", "B.", "E."]),
+        ("是-{zh-hans:软件; zh-hant:軟體}-和-{文本}-。", ["是软件和文本。"]),
+        ("在-{A|zh-cn:甲;zh-tw:乙}--{H|zh-cn:丙;zh-tw:丁}-。", ["在甲。"]),
+        ("-{zh-hans;zh-hant|甲}-和-{[[A|乙]]}-。", ["甲和乙。"]),
+        ("N-{4-phenyl}-2 is one.", ["N-{4-phenyl}-2 is one."]),
+    ],
+)
+def test_code_goes_and_breaks_and_variants_are_resolved(markup, paragraphs):
     assert wikitext.paragraphs(markup) == paragraphs
 
 
@@ -471,9 +519,9 @@ def test_tsv_and_gettext(tmp_path):
     assert documents == [["Yes.\tJa.", "No.\tNein."]]
     assert counts == {
         "line without a tab": 1,
-        "line with further columns, dropped": 1,
+        "further columns dropped, in lines": 1,
     }
-    (tmp_path / "b.tsv").write_text("\nno tab\nNo.\tNein.\n")
+    (tmp_path / "b.tsv").write_text("\nno tab\nNo, none.\n")
     with pytest.raises(UserError, match="layout tsv: line 2 has no tab"):
         read(tmp_path / "b.tsv", "tsv")
 

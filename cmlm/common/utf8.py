@@ -41,9 +41,7 @@ def nul_byte(path: str, number: int) -> UserError:
     return UserError(f"{path} is not text: line {number} has a NUL byte")
 
 
-def refuse_other_encoding(
-    name: str, invalid: int, lines: int, first: int = 0, unit: str = "lines"
-) -> None:
+def refuse_other_encoding(name: str, invalid: int, lines: int, first: int = 0) -> None:
     """Raises UserError if text has so many invalid lines that it is not UTF-8.
 
     Args:
@@ -51,12 +49,11 @@ def refuse_other_encoding(
         invalid: number of its lines with invalid bytes.
         lines: number of all its lines.
         first: number of the first invalid line; 0 for several files.
-        unit: lines, or the unit that is counted in their place.
     """
     if invalid > max(_MAX_INVALID_SHARE * lines, _FEW_INVALID):
         where = f", line {first} first" if first else ""
         raise UserError(
-            f"{name} is not UTF-8: {invalid:,} of its {lines:,} {unit} have invalid"
+            f"{name} is not UTF-8: {invalid:,} of its {lines:,} lines have invalid"
             f" bytes{where}; {_CURE}"
         )
 
@@ -66,12 +63,16 @@ class Lines(io.TextIOWrapper):
 
     An endless line cannot fill memory, and text in another encoding does not pass. A
     byte order mark before a line is left out.
+
+    Attributes:
+        number: number of lines so far.
+        invalid: number of those with invalid bytes.
     """
 
     def __init__(self, stream: BinaryIO, path: str, limit: int):
         super().__init__(stream, "utf-8-sig", "cmlm.invalid", newline="\n")
         self._path, self._limit = path, limit
-        self._number = self._invalid = self._first_invalid = 0
+        self.number = self.invalid = self._first_invalid = 0
 
     def read(self, size: int = -1) -> str:
         return super().read(size).replace(_INVALID, _REPLACED)
@@ -81,18 +82,18 @@ class Lines(io.TextIOWrapper):
         if not line:
             self.check_encoding()
             raise StopIteration
-        self._number += 1
+        self.number += 1
         if len(line) > self._limit and not line.endswith("\n"):
             raise UserError(
-                f"{self._path} line {self._number} is longer than {self._limit:,} "
+                f"{self._path} line {self.number} is longer than {self._limit:,} "
                 "characters, the limit (python -m cmlm.prepare splits text into "
                 "sentences)"
             )
         if "\0" in line:
-            raise nul_byte(self._path, self._number)
+            raise nul_byte(self._path, self.number)
         if _INVALID in line:
-            self._invalid += 1
-            self._first_invalid = self._first_invalid or self._number
+            self.invalid += 1
+            self._first_invalid = self._first_invalid or self.number
             line = line.replace(_INVALID, _REPLACED)
         return line.removeprefix(MARK)
 
@@ -101,13 +102,13 @@ class Lines(io.TextIOWrapper):
 
         The last line does so. A reader that stops earlier calls this method.
         """
-        if not self._invalid:
+        if not self.invalid:
             return
         refuse_other_encoding(
-            self._path, self._invalid, self._number, self._first_invalid
+            self._path, self.invalid, self.number, self._first_invalid
         )
         # Many files are read twice.
         once.warn(
-            f"{self._path} is UTF-8 in part: {self._invalid:,} of its "
-            f"{self._number:,} lines have invalid bytes; {_CURE}"
+            f"{self._path} is UTF-8 in part: {self.invalid:,} of its "
+            f"{self.number:,} lines have invalid bytes; {_CURE}"
         )

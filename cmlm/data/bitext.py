@@ -8,6 +8,7 @@ columns as the pair's first good line; language pairs may differ.
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import functools
 import itertools
@@ -38,6 +39,10 @@ _HEADERS = (
 # A larger share of bad lines means that the file has another format.
 MAX_BAD_SHARE = 0.01
 _LINES_TO_INSPECT = 2_000_000
+# Lines that tell the columns of a file.
+_FIRST_LINES = 1_000
+# Remote files take long to open.
+_OPEN_AT_ONCE = 16
 # So many pairs have different sources and targets.
 _MANY_PAIRS = 100
 # A larger share of pairs with equal sides gets a warning.
@@ -167,7 +172,7 @@ def count_columns(files: list[str]) -> int:
 def first_rows(path: str) -> Iterator[list[str]]:
     """Yields the cells of the good lines among the first 1,000 of a file."""
     with files_lib.open_text(path, for_tensorflow=True) as lines:
-        for line in itertools.islice(lines, 1000):
+        for line in itertools.islice(lines, _FIRST_LINES):
             cells = [cell.strip(BLANK) for cell in line.rstrip("\r\n").split("\t")]
             if len(cells) >= 2 and all(cells):
                 yield cells
@@ -188,8 +193,9 @@ def inspect(
 
     Raises:
         UserError: no line is good, more than MAX_BAD_SHARE of the lines are bad, most
-            cells of a column have no letter, as a column of scores, or all cells of the
-            first or second column are equal, as a column of language codes.
+            cells of a column have no letter, as a column of scores, all cells of the
+            first or second column are equal, as a column of language codes, or most of
+            the first lines of a file behind `max_lines` are bad.
     """
     report, size = BitextReport(columns=count_columns(files)), 0
     for path in files:
@@ -215,6 +221,7 @@ def inspect(
     _refuse_bad_lines(report, kind)
     _refuse_numbers(report, kind, form)
     _refuse_constant(report, kind, form)
+    _refuse_other_columns(files[report.files :], files[0], report.columns, kind)
     if report.equal_sides > _NEARLY_ALL * report.pairs:
         logger.warning(
             "%s %s: the first two columns are equal in %s of %s lines; %s should be two"
@@ -279,6 +286,33 @@ def _refuse_bad_lines(report: BitextReport, kind: str) -> None:
             f" {_named(report.first_bad)} is the first of them; allowed: at most"
             f" {MAX_BAD_SHARE:.0%} of the lines"
         )
+
+
+def _refuse_other_columns(
+    files: Sequence[str], first: str, columns: int, kind: str
+) -> None:
+    """Raises UserError for a file of which training would read hardly a line.
+
+    Args:
+        files: the files that the inspection has not opened.
+        first: the file that decides on the columns.
+        columns: its number of columns.
+        kind: the name of such data, for messages.
+    """
+
+    def begin(path: str) -> BitextReport:
+        report = BitextReport(columns=columns)
+        _read(path, report, _FIRST_LINES)
+        return report
+
+    with concurrent.futures.ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
+        for path, report in zip(files, threads.map(begin, files), strict=True):
+            if report.bad > report.pairs:
+                raise UserError(
+                    f"{report.bad:,} of the first {report.lines:,} lines of {kind} "
+                    f"{path} do not have {columns} columns with text; allowed: as "
+                    f"many columns in each file as in {first}"
+                )
 
 
 def _refuse_numbers(report: BitextReport, kind: str, form: str) -> None:

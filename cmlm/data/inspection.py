@@ -59,7 +59,10 @@ class CorpusReport:
         if reads_documents:
             text += self._pairs()
         if not self.whole:
-            text += f"; counted in the first {self.bytes / 2**20:.0f} MB only"
+            text += (
+                f"; counted in the first {self.bytes / 2**20:.0f} MB only; all files "
+                f"have about {counted(self.estimated_sentences(), 'sentence')}"
+            )
         return text
 
     def _pairs(self) -> str:
@@ -69,8 +72,8 @@ class CorpusReport:
             text += f" ({counted(alone, 'document')} of one sentence, without a pair)"
         if self.documents == 1 and self.sentences >= _LONG_DOCUMENT:
             text += (
-                "; without a blank line the text is one document, and pairs cross the"
-                " borders of its texts"
+                "; without a blank line the text is one document, and pairs cross the "
+                "borders of its texts: put a blank line between two texts"
             )
         if self.one_sentence_documents >= _MOSTLY * max(self.documents, 10):
             text += (

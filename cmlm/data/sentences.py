@@ -21,13 +21,45 @@ from cmlm.errors import UserError
 
 # A "sentence" of more characters is a table, a list of names or binary data.
 MAX_CHARACTERS = 10_000
+_NO_LETTER, _TOO_LONG = "sentence without a letter", f"sentence over {MAX_CHARACTERS:,}"
+# Letters of scripts without spaces between words, as a part of a character class: Thai,
+# Lao, Khmer, Myanmar, Tibetan, Han, kana.
+_HAN_AND_KANA = "぀-ヿ㐀-鿿\uf900-\ufaff"
+UNSPACED = f"฀-໿ༀ-႟ក-៿{_HAN_AND_KANA}"
+# Their punctuation, in full width.
+_WIDE_MARKS = "\u3000-\u303f\uff00-\uff60"
+_HANGUL = "가-힣"
 # Longest line of raw text; longer paragraphs of wrapped lines are cut.
 _MAX_PARAGRAPH_CHARACTERS = 10_000_000
 
 # Double marks and brackets, and single marks that are not apostrophes.
-_QUOTES = re.compile(r"""["“”„«»‟()\[\]「」『』]|(?<!\w)['‘]|(?<=[.!?…,])['’]""")
-_CLOSING = re.compile(r"""[ ]?["”»'’)\]」』]+(?![^\s\W])""")
-_OPENING = "\"'“‘„«([ "
+_QUOTES = re.compile(r"""["“”„«»‟‚‹›()\[\]「」『』]|(?<!\w)['‘]|(?<=[.!?…,])['’]""")
+# Behind the end of a sentence:
+_CLOSING = re.compile(
+    # “ ‘ « ‹ open a quotation in English or French, and close one in German, Czech or
+    # Danish. The closing one stands before a space or a further mark.
+    r"""["”»›'’)\]」』“‘«‹]+(?=[\s,;:.!?]|$)"""
+    r"""|[ ]?["”»›'’)\]」』]+(?![^\s\W])"""
+    # A Korean particle follows without a space; an opening mark has one before it.
+    rf"""|["'”’」』]+(?=[{_HANGUL}])"""
+    # Here no space separates the quotation from the next word.
+    rf"""|[”’」』]+(?:(?<=[」』])|(?=[{UNSPACED}]))"""
+)
+_OPENING = "\"'“‘„‚«»‹›([ "
+# A particle binds a quotation to the rest of its sentence: 고 in Korean, と in
+# Japanese. Chinese has none, so there a quoted sentence ends.
+_PARTICLE = re.compile(f"[ぁ-ゖ{_HANGUL}]")
+# 'Why?', he said: a sentence does not begin with a comma.
+_INSIDE = re.compile("[,;:，；：、]")
+# `tf.data.Dataset`, 2.15. Chinese and Japanese have no space between sentences, but a
+# full stop behind a digit is part of a number there, too. Thai has abbreviations: พ.ศ.
+_IN_WORD = re.compile(
+    rf"(?<=[.!?])(?<![{_HAN_AND_KANA}][!?])(?![{_HAN_AND_KANA}])[^\W_]"
+    r"|(?<=\d\.)[^\W_]"
+)
+_UNSPACED_BREAK = re.compile(
+    rf"(?<=[{UNSPACED}{_WIDE_MARKS}])\n(?=[{UNSPACED}{_WIDE_MARKS}])"
+)
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
 
@@ -67,6 +99,7 @@ def split(paragraph: str, language: str = "en") -> list[str]:
     """
     text = " ".join(paragraph.split())
     hidden = _QUOTES.sub(" ", text)
+    has_capitals = text != text.lower()
     sentences: list[str] = []
     start = position = 0
     for segment in sentencex.segment(_short_code(language), hidden):
@@ -80,15 +113,19 @@ def split(paragraph: str, language: str = "en") -> list[str]:
         closing = _CLOSING.match(text, end)
         if closing and not (closing[0][0] == " " and _opens(text, closing)):
             end = closing.end()
+            if _PARTICLE.match(text, end):
+                continue
         following = text[end:].lstrip(_OPENING)[:1]
-        if following.islower():  # 'Stop!' she said: the sentence continues.
+        # 'Stop!' she said: the sentence continues. Georgian letters have no capitals at
+        # the beginning of a sentence, and neither has a lower-cased corpus.
+        if has_capitals and following.islower() and following != following.title():
             continue
-        if text[end - 1] in ".!?" and text[end : end + 1].isalnum():  # tf.data.Dataset
+        if _INSIDE.match(text, end) or _IN_WORD.match(text, end):
             continue
-        _append(sentences, text[start:end].strip())
+        _append(sentences, text[start:end])
         start = end
-    _append(sentences, text[start:].strip())
-    return sentences
+    _append(sentences, text[start:])
+    return [sentence.strip() for sentence in sentences]
 
 
 @functools.cache
@@ -104,14 +141,12 @@ def _opens(text: str, mark: re.Match[str]) -> bool:
     return text[mark.end() : mark.end() + 1].strip() != ""
 
 
-def _append(sentences: list[str], sentence: str) -> None:
-    """Appends a sentence; one without letters and digits joins the last sentence."""
-    if not sentence:
-        return
-    if sentences and not any(map(str.isalnum, sentence)):
-        sentences[-1] += " " + sentence
-    else:
-        sentences.append(sentence)
+def _append(sentences: list[str], piece: str) -> None:
+    """Appends a piece of text; one without letters and digits joins the last one."""
+    if sentences and not any(map(str.isalnum, piece)):
+        sentences[-1] += piece
+    elif piece.strip():
+        sentences.append(piece)
 
 
 def detokenize_wikitext(text: str) -> str:
@@ -177,10 +212,15 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str | None]:
             paragraph.append(line)
             size += len(line)
         if paragraph and (not line or size > _MAX_PARAGRAPH_CHARACTERS):
-            yield " ".join(paragraph)
+            yield _joined(paragraph)
             paragraph, size = [], 0
     if paragraph:
-        yield " ".join(paragraph)
+        yield _joined(paragraph)
+
+
+def _joined(lines: list[str]) -> str:
+    """Joins hard-wrapped lines with a space, unless their script has none."""
+    return _UNSPACED_BREAK.sub("", "\n".join(lines)).replace("\n", " ")
 
 
 def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
@@ -207,9 +247,8 @@ def write_sentences(
         progress: show a progress bar.
 
     Returns:
-        The number of `documents` and `sentences`, of dropped sentences with `no letter`
-        or `too long` (over MAX_CHARACTERS), and of written sentences with `invalid
-        UTF-8`.
+        The number of `documents` and `sentences`, of dropped sentences by `fault`, of
+        `lines` read, and of those with `invalid UTF-8`.
 
     Raises:
         UserError: the file cannot be read, or has a line of over 10 million characters.
@@ -221,34 +260,42 @@ def write_sentences(
         files.open_text(path, _MAX_PARAGRAPH_CHARACTERS) as lines,
         files.atomic_text(target) as output,
     ):
+        read: Iterable[str] = lines
         if progress:
             name = path.rsplit("/", 1)[-1]
             # Short work shows no bar.
-            lines = Bar(lines, name, unit=" lines", leave=False, delay=1)
+            read = Bar(lines, name, unit=" lines", leave=False, delay=1)
         open_document = False
-        for paragraph in paragraphs(lines, layout):
+        for paragraph in paragraphs(read, layout):
             if paragraph is None:
                 if open_document:
                     output.write("\n")
                 open_document = False
                 continue
             for sentence in split(paragraph, language):
-                if not any(map(str.isalpha, sentence)):
-                    counts["no letter"] += 1
-                elif len(sentence) > MAX_CHARACTERS:
-                    counts["too long"] += 1
+                if reason := fault(sentence):
+                    counts[reason] += 1
                 else:
                     counts["sentences"] += 1
-                    counts["invalid UTF-8"] += "\ufffd" in sentence
                     counts["documents"] += not open_document
                     open_document = True
                     output.write(f"{sentence}\n")
+        counts["lines"], counts["invalid UTF-8"] = lines.number, lines.invalid
     return counts
+
+
+def fault(sentence: str) -> str | None:
+    """Returns why training text leaves out a sentence, or None."""
+    if not any(map(str.isalpha, sentence)):
+        return _NO_LETTER
+    if len(sentence) > MAX_CHARACTERS:
+        return _TOO_LONG
+    return None
 
 
 def describe_dropped(counts: Mapping[str, int]) -> str:
     """Describes the dropped sentences among the counts of `write_sentences`."""
     return (
-        f"{counts['no letter']:,} without a letter, {counts['too long']:,} with more"
+        f"{counts[_NO_LETTER]:,} without a letter, {counts[_TOO_LONG]:,} with more"
         f" than {MAX_CHARACTERS:,} characters"
     )

@@ -10,6 +10,8 @@ import functools
 import re
 from collections.abc import Callable, Iterable
 
+from cmlm.data.sentences import UNSPACED
+
 # LaBSE, section 3.1: it drops lines under 10 and over 5,000 characters.
 MIN_CHARACTERS = 10
 MAX_CHARACTERS = 5000
@@ -28,11 +30,15 @@ _POLICIES = (
 )
 _CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 
-# C4's rule on final punctuation, extended to other scripts.
-_TERMINAL_ENDS = frozenset(".!?…。！？．｡।॥؟۔։።၊။។៕᠃᙮\"'”’»›」』")
-_SENTENCE_END = re.compile(r"[.!?…。！？．｡।॥؟۔։።။។᠃᙮]+")
-# Scripts without spaces: Thai, Lao, Khmer, Myanmar, Tibetan, Han, kana.
-_UNSPACED = re.compile("[฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿\uf900-\ufaff]")
+# The Greek question mark is U+037E, which Unicode's normal forms turn into a semicolon.
+_GREEK_QUESTION = "\u037e|(?<=[\u0370-\u03ff\u1f00-\u1fff]);"
+# C4's rule on final punctuation, extended to other scripts. “ ‘ « close a quotation in
+# German, Czech or Danish.
+_TERMINAL = re.compile(
+    f"""[.!?…。！？．｡।॥؟۔։።፧၊။។៕᠃᙮"'”’»›」』“‘«]|{_GREEK_QUESTION}"""
+)
+_SENTENCE_END = re.compile(f"[.!?…。！？．｡।॥؟۔։።፧။។᠃᙮]+|{_GREEK_QUESTION}")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 # Thai and Lao do not use a full stop.
 _UNSTOPPED = re.compile("[฀-໿]")
 _CHARACTERS_A_WORD = 2
@@ -78,7 +84,8 @@ def _c4_fault(line: str) -> str | None:
         return "empty"
     if line.endswith(("...", "…")):
         return "ends in an ellipsis"
-    if line[-1] not in _TERMINAL_ENDS and not _UNSTOPPED.search(line[-1]):
+    last = len(line) - 1
+    if not _TERMINAL.match(line, last) and not _UNSTOPPED.match(line, last):
         return "no terminal punctuation"
     if words(line) < MIN_WORDS:
         return f"fewer than {MIN_WORDS} words"

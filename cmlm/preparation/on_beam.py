@@ -16,6 +16,7 @@ from cmlm.common import (
     files,
     json_files,
     machine,
+    scratch,
     utf8,
 )
 from cmlm.common.counts import counted
@@ -81,13 +82,13 @@ def run(
         )
     with (
         files.atomic_directory(output, overwrite) as directory,
-        _scratch(directory) if local else contextlib.nullcontext() as scratch,
+        _scratch(directory) if local else contextlib.nullcontext() as waiting,
     ):
         counts_path = os.path.join(directory, "counts.json")
         progress = beam_runner.Progress(size, afterwards="comparing and writing")
         beam_runner.run(
             lambda pipeline: assembly.build(
-                pipeline, settings, directory, counts_path, progress, readers, scratch
+                pipeline, settings, directory, counts_path, progress, readers, waiting
             ),
             beam_options,
             workers,
@@ -122,7 +123,7 @@ def _refuse_other_encoding(stats: dict, settings: Settings) -> None:
     """
     invalid = stats["source"].get(raw_lines.INVALID, 0)
     if settings.layout != "wet" and invalid:
-        lines = stats["steps"]["read"]["lines"]["out"]
+        lines = stats["source"][raw_lines.LINES]
         utf8.refuse_other_encoding("--input", invalid, lines)
 
 
@@ -148,10 +149,12 @@ def _check_guard(settings: Settings) -> int:
     return len(prints)
 
 
-def _scratch(directory: str) -> tempfile.TemporaryDirectory:
+def _scratch(directory: str) -> contextlib.AbstractContextManager[str]:
     """A directory for waiting blocks: in the output if that is local, else TMPDIR."""
+    if not os.path.isdir(directory):
+        return scratch.directory()
     return tempfile.TemporaryDirectory(
         prefix="scratch-",
-        dir=directory if os.path.isdir(directory) else None,
+        dir=directory,
         ignore_cleanup_errors=True,  # workers of a failed run may still write
     )

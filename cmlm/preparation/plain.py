@@ -46,9 +46,7 @@ def split(
                 f" {sentences.describe_dropped(totals)}"
             )
         # Each file of a folder may be too short to show its encoding.
-        utf8.refuse_other_encoding(
-            "--input", totals["invalid UTF-8"], totals["sentences"], unit="sentences"
-        )
+        utf8.refuse_other_encoding("--input", totals["invalid UTF-8"], totals["lines"])
     return totals
 
 

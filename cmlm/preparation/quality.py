@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, beam_files, files
+from cmlm.data.sentences import UNSPACED
 from cmlm.errors import UserError, needing, one_line
 from cmlm.preparation import raw_lines, sources
 
@@ -32,7 +33,7 @@ def _vectorizer():
     return HashingVectorizer(
         n_features=FEATURES,
         ngram_range=(1, 2),
-        token_pattern="[^\\W฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿]+|[^\\w\\s]|[฀-໿ༀ-႟ក-៿぀-ヿ㐀-鿿]",
+        token_pattern=rf"[^\W{UNSPACED}]+|[^\w\s]|[{UNSPACED}]",
         alternate_sign=False,
     )
 

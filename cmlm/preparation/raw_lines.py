@@ -16,6 +16,8 @@ from cmlm.common import beam_runner, packing, utf8
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
 INVALID = "invalid UTF-8 replaced"
+# The count of the lines of text as they stand in the file.
+LINES = "lines"
 
 
 class Damaged(Exception):
@@ -96,7 +98,8 @@ class Lines:
     A byte order mark before a line is left out: a file of several that were joined has
     one inside, too.
 
-    Behind the last line, text in another encoding than UTF-8 raises a UserError.
+    Behind the last line, text in another encoding than UTF-8 raises a UserError. The
+    counts receive the number of lines so far, under LINES.
 
     Args:
         unpacked: the stream.
@@ -118,6 +121,7 @@ class Lines:
                     self._path, self._counts[INVALID], index, first_invalid
                 )
                 return
+            self._counts[LINES] = index + 1
             if len(line) == MAX_BYTES and line[-1:] != b"\n":
                 while line and line[-1:] != b"\n":
                     line = self.stream.readline(MAX_BYTES)

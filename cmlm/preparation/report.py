@@ -7,7 +7,7 @@ import dataclasses
 
 from cmlm.common import choices
 from cmlm.common.counts import counted
-from cmlm.preparation import sources
+from cmlm.preparation import raw_lines, sources
 from cmlm.preparation.settings import Settings
 from cmlm.preparation.steps import SEPARATOR
 
@@ -22,8 +22,8 @@ def statistics(counts: collections.Counter, settings: Settings) -> dict:
     Returns:
         `languages` (documents, sentences and characters kept), `steps` (documents and
         lines in and out), `dropped` (by step, unit, language and reason), `source`
-        (files and the readers' counts), `damaged_files`, `files_left_out` and
-        `settings`, ready for JSON.
+        (files, their lines of text and the readers' counts), `damaged_files`,
+        `files_left_out` and `settings`, ready for JSON.
     """
     stats: dict = {
         "languages": {},
@@ -67,7 +67,8 @@ def summary(stats: dict) -> str:
     text = [f"read: {counted(documents, 'document')}, {counted(lines, 'line')}"]
     if is_bitext:
         text = [f"read: {counted(lines, 'pair')}"]
-    told = {k: n for k, n in stats["source"].items() if k != "files"}
+    sizes = ("files", raw_lines.LINES)
+    told = {k: n for k, n in stats["source"].items() if k not in sizes}
     if told:
         text.append(f"  {_listed(told)}")
     for step, units in stats["dropped"].items():

@@ -175,18 +175,10 @@ class Split(Step):
         lines = []
         for line in document.lines:
             found = sentences.split(line, document.language)
-            kept = filters.kept(found, _sentence_fault, dropped)
+            kept = filters.kept(found, sentences.fault, dropped)
             if kept:
                 lines.append("\t".join(kept))
         return document._replace(lines=lines)
-
-
-def _sentence_fault(sentence: str) -> str | None:
-    if not any(map(str.isalpha, sentence)):
-        return "sentence without a letter"
-    if len(sentence) > sentences.MAX_CHARACTERS:
-        return f"sentence over {sentences.MAX_CHARACTERS:,}"
-    return None
 
 
 class Guard(Step):

@@ -11,7 +11,17 @@ from mwparserfromhell import nodes
 # The marks of list items, each a tag of its own for mwparserfromhell.
 _LIST_MARKS = frozenset("*#:;")
 # `strip_code` would keep the text inside these tags.
-_NO_PROSE = {"ref", "table", "gallery", "references", "timeline", "imagemap", "code"}
+_NO_PROSE = {
+    *("ref", "table", "gallery", "references", "timeline", "imagemap", "mapframe"),
+    *("code", "syntaxhighlight", "source", "pre", "chem", "ce", "hiero"),
+}
+# These tags end a line.
+_BREAKS = {"br", "hr"}
+# `-{zh-hans:软件; zh-hant:軟體}-`: a text for each variant of the language, or one text
+# for all of them, behind flags. The flags H, T and - show no text.
+_VARIANTS = re.compile(r"-\{(?:([^{}|\[\]]*)\|)?([^{}]*)\}-")
+_VARIANT = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]+)*\s*:([^;]*)")
+_SHOWS_NOTHING = re.compile("[HT-]")
 # `File:A.jpg` or `de:Ameise`. Behind a space a colon is part of a title, unless the
 # name before it is a namespace of the wiki.
 _PREFIX = re.compile(r"\s*(?::\s*)?[^\W\d_][\w ]*:(?! )")
@@ -33,17 +43,37 @@ def paragraphs(markup: str, namespaces: Iterable[str] = ()) -> list[str]:
             links to their pages are dropped. English names are known.
     """
     known = _NAMESPACES.union(map(str.casefold, filter(None, namespaces)))
-    code = mwparserfromhell.parse(markup)
+    code = mwparserfromhell.parse(_VARIANTS.sub(_first_variant, markup))
     _drop_list_items(code)
     for node in code.ifilter(
-        recursive=True, matches=lambda node: _is_no_prose(node, known)
+        recursive=True,
+        matches=lambda node: _tag(node) in _BREAKS or _is_no_prose(node, known),
     ):
         try:
-            code.remove(node)
+            if _tag(node) in _BREAKS:
+                code.replace(node, "\n")
+            else:
+                code.remove(node)
         except ValueError:  # inside a node that was already removed
             continue
     lines = (line.split() for line in code.strip_code().split("\n"))
     return [" ".join(words) for words in lines if words]
+
+
+def _first_variant(found: re.Match[str]) -> str:
+    """The text of the first variant; `N-{4-phenyl}-2` is the name of a chemical."""
+    flags, text = found.groups()
+    variant = _VARIANT.match(text)
+    before = found.string[found.start() - 1 : found.start()]
+    if flags is None and not variant and before.isascii() and before.isalnum():
+        return found[0]
+    if _SHOWS_NOTHING.fullmatch((flags or "").strip()):
+        return ""
+    return (variant[1] if variant else text).strip()
+
+
+def _tag(node) -> str:
+    return str(node.tag).strip().lower() if isinstance(node, nodes.Tag) else ""
 
 
 def _drop_list_items(code) -> None:
@@ -69,10 +99,8 @@ def _drop_list_items(code) -> None:
 
 
 def _is_no_prose(node, namespaces: frozenset[str]) -> bool:
-    if isinstance(node, nodes.Heading):
+    if isinstance(node, nodes.Heading) or _tag(node) in _NO_PROSE:
         return True
-    if isinstance(node, nodes.Tag):
-        return str(node.tag).strip().lower() in _NO_PROSE
     if not isinstance(node, nodes.Wikilink):
         return False
     title = str(node.title)

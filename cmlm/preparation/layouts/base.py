@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 from cmlm.preparation import raw_lines
 
+# As many records tell whether a file has a layout.
+_RECORDS_TO_TRY = 100
 # A document is a function that counts problems and returns its lines. If several
 # workers read one file, each worker builds only its own documents.
 Document = Callable[[Counter], list[str]]
@@ -16,6 +18,35 @@ Reader = Callable[[raw_lines.Lines, str, Counter], Iterator[Document]]
 
 class WrongFormat(Exception):
     """A file does not have the layout that the user named."""
+
+
+class Trial:
+    """Finds a file of another layout by its first records: none of them fits.
+
+    The first record alone may be a comment, or have no text.
+
+    Attributes:
+        passed: whether a record fits; the reader sets it.
+    """
+
+    def __init__(self):
+        self.passed, self._faults, self._first = False, 0, ""
+
+    def failed(self, fault: str) -> None:
+        """Counts a record that does not fit.
+
+        Raises:
+            WrongFormat: none of the first `_RECORDS_TO_TRY` fits.
+        """
+        self._first = self._first or fault
+        self._faults += 1
+        if self._faults >= _RECORDS_TO_TRY:
+            self.end()
+
+    def end(self) -> None:
+        """Raises WrongFormat if there were records and none of them fits."""
+        if self._faults and not self.passed:
+            raise WrongFormat(self._first)
 
 
 def as_it_is(lines: list[str]) -> Document:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from cmlm.preparation import raw_lines
-from cmlm.preparation.layouts.base import Document, WrongFormat, as_it_is
+from cmlm.preparation.layouts.base import Document, Trial, WrongFormat, as_it_is
 
 # A bitext is not divided into documents, so this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
@@ -25,18 +25,18 @@ def read_tsv(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Docume
     """Reads lines of source, tab, target; further columns are dropped and counted."""
 
     def rows() -> Iterator[tuple[str, str]]:
-        begun = False
+        trial = Trial()
         for number, line in enumerate(lines, 1):
             cells = line.rstrip("\r\n").split("\t")
             if len(cells) > 1:
-                begun = True
+                trial.passed = True
                 if len(cells) > 2:
-                    counts["line with further columns, dropped"] += 1
+                    counts["further columns dropped, in lines"] += 1
                 yield cells[0], cells[1]
             elif line.strip():
-                if not begun:
-                    raise WrongFormat(f"line {number} has no tab")
+                trial.failed(f"line {number} has no tab")
                 counts["line without a tab"] += 1
+        trial.end()
 
     yield from _pairs(rows())
 

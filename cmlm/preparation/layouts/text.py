@@ -10,7 +10,13 @@ from collections.abc import Iterator
 
 from cmlm.data import sentences
 from cmlm.preparation import raw_lines
-from cmlm.preparation.layouts.base import Document, WrongFormat, as_it_is, nonempty
+from cmlm.preparation.layouts.base import (
+    Document,
+    Trial,
+    WrongFormat,
+    as_it_is,
+    nonempty,
+)
 
 # Between the cells of a CSV.
 _DELIMITERS = ",;\t"
@@ -39,29 +45,33 @@ def read_json(
     lines: raw_lines.Lines, field: str, counts: Counter
 ) -> Iterator[Document]:
     """Reads lines of JSON; the text of each is a document."""
-    begun = False
+    trial = Trial()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            if not begun:
-                raise WrongFormat(f"line {number} is not JSON ({error})") from error
+            trial.failed(f"line {number} is not JSON ({error})")
             counts["no JSON"] += 1
             continue
         if not isinstance(record, dict) or not isinstance(record.get(field), str):
-            if not begun:
-                names = ", ".join(record) if isinstance(record, dict) else "none"
-                raise WrongFormat(
-                    f"line {number} has no text {field!r}; its fields: {names}"
-                )
+            trial.failed(f"line {number} {_without_text(record, field)}")
             counts[f"no text {field!r}"] += 1
             continue
-        begun = True
+        trial.passed = True
         # JSON can hold halves of surrogate pairs, which UTF-8 cannot encode.
         text = record[field].encode("utf-8", "replace").decode("utf-8")
         yield as_it_is(nonempty(text))
+    trial.end()
+
+
+def _without_text(record: object, field: str) -> str:
+    """Says what a record of JSON has in the place of a text."""
+    if isinstance(record, dict) and field in record:
+        return f"has {field!r}: {json.dumps(record[field])[:40]}, which is not text"
+    names = ", ".join(record) if isinstance(record, dict) else "none"
+    return f"has no text {field!r}; its fields: {names}"
 
 
 def read_csv(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[Document]:
