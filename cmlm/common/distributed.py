@@ -56,7 +56,8 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
         raise fields.refused(
             "runtime.num_gpus",
             runtime.num_gpus,
-            f"at most {gpus}, the GPUs of this machine",
+            f"at most {gpus}, the GPUs that TensorFlow finds on this machine (it needs "
+            "the libraries of `pip install 'tensorflow[and-cuda]'`)",
         )
     if gpus and not runtime.num_gpus and not starts_cold:
         logger.warning(
