@@ -12,6 +12,7 @@ several workers.
 
 import contextlib
 import functools
+import gc
 import os
 import shlex
 import sys
@@ -221,19 +222,22 @@ def main(_) -> int | None:
         print(overrides.to_yaml(configure()), end="")
         return None
     cli.require(model_dir="a directory, new or old")
-    path_names.refuse_pattern(FLAGS.model_dir, "--model_dir")
+    trains = FLAGS.mode != "eval"
+    path_names.refuse_pattern(FLAGS.model_dir, "--model_dir", deletes=trains)
     if tf.io.gfile.exists(FLAGS.model_dir) and not tf.io.gfile.isdir(FLAGS.model_dir):
         raise UserError(f"--model_dir={FLAGS.model_dir} is a file, not a directory")
     config = configure()
     config.require_data()
     remote_tpu.refuse(config, FLAGS.model_dir)
-    # A resumed run may read the vocabulary and params.yaml of its own model_dir.
-    kept = {"--model_dir": FLAGS.model_dir, "--teacher_cache": FLAGS.teacher_cache}
-    outputs.check({}, inputs_of(config), kept=kept)
+    # A validation may read a model_dir in which the user may not write.
+    if trains:
+        # A resumed run may read the vocabulary and params.yaml of its own model_dir.
+        kept = {"--model_dir": FLAGS.model_dir, "--teacher_cache": FLAGS.teacher_cache}
+        outputs.check({}, inputs_of(config), kept=kept)
     strategy = _build_strategy(config)
     _announce(config, strategy)
     planned = stages.plan(config, FLAGS.model_dir)
-    if FLAGS.mode == "eval":
+    if not trains:
         return _evaluate(planned[-1], strategy)
     code = _train_stages(planned, strategy)
     if not code and workers.is_chief(strategy):
@@ -308,6 +312,9 @@ def _train_stages(planned, strategy) -> int | None:
             code = _train(stage, strategy)
             if code:
                 return code
+            # Keras' layers form cycles, so they would stay in memory beside the next
+            # stage.
+            gc.collect()
     return None
 
 
@@ -412,6 +419,11 @@ def _describe(run) -> str:
     batches = []
     for name, objective in run.trainer.objectives.items():
         batches.append(f"{name} {objective.global_batch_size} a step")
+        first, end = objective.config.start_step, objective.config.end_step
+        if first:
+            batches[-1] += f" from step {first:,}"
+        if end is not None and end < trainer.train_steps:
+            batches[-1] += f" until step {end:,}"
         parts = run.trainer.gradients[name].micro_batches
         if parts > 1:
             batches[-1] += f" in {parts} micro-batches"

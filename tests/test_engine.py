@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from cmlm.training import (
     engine,
     inputs,
     metrics_log,
+    signals,
     validation,
     warm_start,
 )
@@ -282,6 +284,44 @@ def test_a_signal_in_the_last_validation_stops_the_run(text, tmp_path):
     assert caught.value.signum == signal.SIGINT
     assert (tmp_path / "ckpt-1.index").exists()
     assert metrics_log.has_validation(str(tmp_path), 1)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_signal_is_told_if_the_run_does_not_stop_soon(seconds, monkeypatch, capfd):
+    monkeypatch.setattr(signals, "_SECONDS", seconds)
+    said = (
+        "SIGINT: the run stops after this step or validation; "
+        f"kill -9 {os.getpid()} ends it at once\n"
+    )
+    told = ""
+    with signals.Signals() as received:
+        os.kill(os.getpid(), signal.SIGINT)
+        deadline = time.monotonic() + 20
+        while not (seconds or told or time.monotonic() > deadline):
+            time.sleep(0.01)
+            told = capfd.readouterr().err
+    assert received.received == signal.SIGINT
+    assert told + capfd.readouterr().err == ("" if seconds else said)
+    # Nothing of the context is left.
+    assert signal.set_wakeup_fd(-1) == -1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not received._teller.is_alive()
+
+
+@pytest.mark.usefixtures("eager")
+def test_the_progress_line_ends_before_an_error(text, tmp_path, monkeypatch):
+    config = toys.run_config(text, **{"trainer.train_steps": 1})
+    run = building.build(Stage(config, str(tmp_path)))
+    closed = []
+    monkeypatch.setattr(engine.Reporter, "close", lambda each: closed.append(each))
+
+    def fail(num_steps):
+        raise NonFiniteError("the loss is not finite in step 1")
+
+    run.trainer.train = fail
+    with pytest.raises(NonFiniteError):
+        engine.train(run)
+    assert len(closed) == 1
 
 
 def test_a_finished_run_says_where_everything_is(text, tmp_path, capfd):
@@ -732,6 +772,35 @@ def test_a_vocabulary_that_another_run_wrote_is_not_replaced(
         prepare(copy, **cased)
     assert (copy / "vocab.txt").read_text() == tokens
     assert prepare(own, **cased) != tokens
+
+
+def test_other_weights_of_a_begun_run_are_refused(text, one_device):
+    """A checkpoint lacks them, or has weights that nothing reads any more."""
+    settings = {
+        "quickthought.encoders": ("one", "two"),
+        "cmlm.skip": (False, True),
+        "distill.projection": ("pca", "linear"),
+    }
+
+    def config(name: str, value):
+        objective = name.partition(".")[0]
+        values = {f"task.{objective}.weight": 1, f"task.{name}": value}
+        values[f"task.{objective}.train_data.seq_length"] = 16
+        if objective == "distill":
+            values["task.distill.teacher"] = "tiny/bert"
+        return toys.run_config(text, **values)
+
+    for name, values in settings.items():
+        for before, now in (values, reversed(values)):
+            begun = config(name, before)
+            stage = Stage(config(name, now), "run")
+            agreement.check_begun(Start(Stage(begun, "run"), one_device, begun))
+            said = (
+                f"--model_dir=run trained with task.{name}={before}, but this command "
+                f"asks for {now}; allowed: {before}, or --init_checkpoint=run with"
+            )
+            with pytest.raises(UserError, match=said):
+                agreement.check_begun(Start(stage, one_device, begun))
 
 
 @pytest.mark.large

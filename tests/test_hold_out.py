@@ -125,6 +125,30 @@ def test_validation_data_of_its_own_leaves_all_text_to_training(
     assert rows[0]["train/cmlm/loss"] > 0 and validation["cmlm/loss"] > 0
 
 
+def test_validation_data_of_one_objective_leaks_the_text_of_another(
+    small, tmp_path, caplog
+):
+    other = toys.write_corpus(tmp_path / "other.txt", documents=3, seed=1)
+    values = {
+        "task.mlm.weight": 1,
+        "task.mlm.validation_data": other,
+        "task.mlm.train_data.input_path": small,
+        "task.mlm.train_data.hold_out_fraction": 0.2,
+        "task.mlm.train_data.global_batch_size": 8,
+        "task.mlm.train_data.seq_length": 16,
+    }
+    build(small, tmp_path / "run", **values)
+    (told,) = [each for each in caplog.messages if "trains on text" in each]
+    assert told == (
+        "mlm trains on text that cmlm holds out for validation: "
+        "task.mlm.validation_data is given, so mlm holds out nothing; with "
+        "task.cmlm.validation_data, too, no text serves both"
+    )
+    caplog.clear()
+    build(small, tmp_path / "both", **values, **{"task.cmlm.validation_data": other})
+    assert "trains on text" not in caplog.text
+
+
 def test_a_share_that_is_not_empty_stays(small, tmp_path):
     run = build(small, tmp_path / "run", **{FRACTION: 0.35})
     assert run.config.task.cmlm.train_data.hold_out_fraction == 0.35
@@ -266,6 +290,24 @@ def test_resuming_says_which_settings_changed(small, tmp_path, caplog):
     assert "trainer.optimizer.learning_rate 0.001 -> 0.0001" in told
     assert "-> 9000 (no effect: the run keeps its vocabulary)" in told
     assert "model." not in told and told.count("vocabulary.") == 1
+    assert "batches of the new size" not in caplog.text
+
+
+@pytest.mark.usefixtures("eager")
+def test_resuming_with_another_batch_size_is_told(small, tmp_path, caplog):
+    engine.train(build(small, tmp_path / "run"), validate=False)
+    size = "task.cmlm.train_data.global_batch_size"
+    # A start that has left no checkpoint does not count for the next one.
+    for now, effect in (
+        (4, "it reads examples again"),
+        (16, "it leaves out examples that it has not read"),
+    ):
+        caplog.clear()
+        build(small, tmp_path / "run", **{"trainer.train_steps": 4, size: now})
+        assert (
+            f"{size} has changed from 8 to {now}, and the run skips as many batches of "
+            f"the new size as it has read (2): {effect}"
+        ) in caplog.messages
 
 
 @pytest.mark.parametrize(

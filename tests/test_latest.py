@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cmlm.common import path_names
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 
@@ -28,6 +29,20 @@ def folder(tmp_path):
 def test_the_step_is_that_of_the_latest_checkpoint(folder, tmp_path):
     assert latest.step(str(folder)) == 20
     assert latest.step(str(tmp_path / "empty")) == 0
+
+
+@pytest.mark.parametrize(
+    "name, opens, deletes",
+    [("lr1", True, True), ("lr?", True, False), ("lr*", True, False), ("[1]", 0, 0)],
+)
+def test_a_folder_that_is_a_pattern_is_refused_where_it_does_harm(name, opens, deletes):
+    """TensorFlow deletes all checkpoints that it matches, also those of `lr1`."""
+    for allowed, values in ((opens, {}), (deletes, {"deletes": True})):
+        if allowed:
+            path_names.refuse_pattern(f"runs/{name}", "--model_dir", **values)
+            continue
+        with pytest.raises(UserError, match=r"--model_dir is runs/.*; allowed: a path"):
+            path_names.refuse_pattern(f"runs/{name}", "--model_dir", **values)
 
 
 def value_of(path) -> float:

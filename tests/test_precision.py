@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,17 @@ def test_commands_that_train_ignore_the_variable(monkeypatch, caplog):
         assert cli.FROZEN_WEIGHTS not in os.environ
         assert len(caplog.messages) == warnings
     assert "is ignored: this command trains" in caplog.text
+
+
+def test_commands_that_train_may_open_many_files():
+    """Each language of a text has files of its own."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] // 2, before[1]))
+        cli.tune_for_training()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 # Opens both runs, encodes in turn, and says whether weights were packed: a packed

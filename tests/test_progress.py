@@ -55,6 +55,21 @@ def test_a_log_file_gets_a_line_every_ten_seconds_and_the_last(capsys, monkeypat
     assert shown == ["step 1/30", "step 11/30", "step 21/30", "step 30/30"]
 
 
+def test_other_output_begins_on_a_line_of_its_own(capfd, monkeypatch):
+    size = os.terminal_size((30, 9))
+    monkeypatch.setattr(progress.os, "get_terminal_size", lambda _: size)
+    line = progress.ProgressLine(total_steps=2, start_step=0)
+    line._terminal = True
+    line.interrupt()
+    line.update(1, {}, examples_per_step=1)
+    line.interrupt()
+    line.interrupt()
+    line.update(2, {}, examples_per_step=1)
+    line.interrupt()
+    shown = capfd.readouterr().err.replace("\r", "").split("\n")
+    assert [text.split("  ")[0] for text in shown] == ["step 1/2", "step 2/2", ""]
+
+
 def test_a_long_step_shows_its_micro_batches(capsys, monkeypatch):
     seconds = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: seconds)

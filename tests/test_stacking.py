@@ -1,6 +1,7 @@
 """Progressive stacking: layers are copies, stages follow each other and resume."""
 
 import shutil
+import types
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from cmlm.modeling.stacking import stack
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import agreement, building, engine, stages
 from cmlm.training.stages import Stage
+from cmlm.training.start import Start
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,25 @@ def test_a_start_with_other_layers_is_refused(tmp_path, layers):
         restoring.initialize(toys.model(num_layers=layers), path)
 
 
+def test_a_start_without_the_relative_positions_of_its_source_is_refused(tmp_path):
+    path = save(toys.model(relative_positions=True), tmp_path)
+    said = "model.relative_positions is False; allowed: True, because .*ckpt-1 has"
+    with pytest.raises(UserError, match=said):
+        restoring.initialize(toys.model(), path)
+
+
+@pytest.mark.parametrize("kept", [0, 100])
+@pytest.mark.parametrize("part", ["index", "data"])
+def test_a_damaged_stage_is_named(tmp_path, part, kept):
+    path = save(toys.model(num_layers=1), tmp_path)
+    (file,) = tmp_path.glob(f"*.{part}*")
+    file.write_bytes(file.read_bytes()[:kept])
+    said = f"{path} (is not a readable checkpoint|cannot be stacked)"
+    with pytest.raises(UserError, match=said) as refused:
+        stack(toys.model(num_layers=2), path)
+    assert "\n" not in str(refused.value)
+
+
 def test_stages_double_the_layers(text, tmp_path):
     config = toys.run_config(
         text, **{"model.num_layers": 8, "trainer.stacking_steps": "[3,4]"}
@@ -101,6 +122,42 @@ def test_without_stacking_a_run_is_its_only_stage(text, tmp_path):
     config = toys.run_config(text)
     (stage,) = stages.plan(config, str(tmp_path))
     assert stage.config.as_dict() == config.as_dict() and stage.stacked_on is None
+
+
+def test_an_objective_that_a_stage_does_not_reach_is_told(text, tmp_path, caplog):
+    settings = {
+        "model.num_layers": 2,
+        "trainer.stacking_steps": "[5]",
+        "task.mlm.weight": 1,
+        "task.mlm.train_data.seq_length": 16,
+        "task.cmlm.start_step": 10,
+    }
+    stages.plan(toys.run_config(text, **settings), str(tmp_path / "run"))
+    (told,) = caplog.messages
+    assert told == (
+        f"task.cmlm.start_step is 10, and the run in {tmp_path}/run/stages/1-layers "
+        "has 5 steps: it does not train cmlm"
+    )
+    # Each stage needs an objective in each of its steps.
+    settings |= {"trainer.stacking_steps": "[30]", "task.mlm.end_step": 20}
+    settings["task.cmlm.end_step"] = 20
+    config = toys.run_config(text, **settings)
+    with pytest.raises(UserError, match="no objective is active at step 20 of 30"):
+        stages.plan(config, str(tmp_path / "run"))
+
+
+def test_worker_0_names_the_checkpoint_of_the_stage_before(one_device, monkeypatch):
+    paths = []
+    monkeypatch.setattr(building.workers, "on_chief", lambda *_: "before/ckpt-7")
+    monkeypatch.setattr(
+        building.stacking, "stack", lambda model, path: paths.append(path) or 1
+    )
+    building._set_weights(
+        types.SimpleNamespace(model=None, objectives={}),
+        types.SimpleNamespace(latest_checkpoint=None),
+        Start(Stage(None, "run", "before"), one_device),
+    )
+    assert paths == ["before/ckpt-7"]
 
 
 def test_a_stage_owes_its_validation_until_the_next_one_begins(text, tmp_path):

@@ -1,8 +1,10 @@
 """`python -m cmlm.train`: every file in configs/ runs, every mistake is named."""
 
+import gc
 import os
 import shutil
 import types
+import weakref
 from pathlib import Path
 
 import commands
@@ -352,6 +354,63 @@ def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, cap
     assert (said in capsys.readouterr().err) == (directory == "run")
 
 
+def test_the_steps_of_an_objective_are_told():
+    settings = {
+        "task.mlm.weight": 1,
+        "task.mlm.train_data.global_batch_size": 4,
+        "task.mlm.train_data.seq_length": 16,
+        "task.mlm.end_step": 5,
+        "task.cmlm.start_step": 5,
+        "task.cmlm.end_step": 20,
+    }
+    config = toys.run_config("text.txt", **settings)
+    run = types.SimpleNamespace(
+        config=config,
+        strategy=types.SimpleNamespace(num_replicas_in_sync=1),
+        trainer=types.SimpleNamespace(
+            step=0,
+            model=types.SimpleNamespace(parts={}),
+            objectives={
+                name: types.SimpleNamespace(
+                    config=each, global_batch_size=each.train_data.global_batch_size
+                )
+                for name, each in config.task.enabled().items()
+            },
+            gradients=dict.fromkeys(
+                ("cmlm", "mlm"), types.SimpleNamespace(micro_batches=1)
+            ),
+        ),
+    )
+    said = "steps 0 to 20: cmlm 8 a step from step 5, mlm 4 a step until step 5; 1 rep"
+    assert said in train._describe(run)
+
+
+def test_a_stage_is_gone_when_the_next_one_begins(tmp_path, monkeypatch):
+    class Layer:
+        """An object in a cycle."""
+
+        def __init__(self):
+            self.itself = self
+
+    built = []
+
+    def train_stage(stage, strategy):
+        assert not [of for of in built if of() is not None]
+        layer = Layer()
+        built.append(weakref.ref(layer))
+
+    monkeypatch.setattr(train, "_train", train_stage)
+    monkeypatch.setattr(train, "_stages_to_train", lambda *_: iter("ab"))
+    gc.disable()
+    try:
+        with flagsaver.flagsaver():
+            flags.FLAGS(["train", f"--model_dir={tmp_path}"])
+            assert train._train_stages([], None) is None
+    finally:
+        gc.enable()
+    assert len(built) == 2
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -476,6 +535,7 @@ SENTENCES = b"One sentence here.\nAnother sentence there.\n\n" * 20
         ("long", b"a " * 2_000_000, "--train_data={}/text.txt", "line 1"),
         ("vocab", SENTENCES, "--vocab_file={}/text.txt", "[PAD]"),
         ("file", SENTENCES, "--model_dir={}/text.txt", "is a file"),
+        ("pattern", SENTENCES, "--model_dir={}/lr?", "a path without *, ?, [ and"),
         ("start", SENTENCES, "--init_checkpoint={}/nothing", "nothing"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isalnum() else "",

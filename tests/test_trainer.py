@@ -510,6 +510,39 @@ def test_the_best_value_is_of_this_run_and_this_metric(
     assert bool(offer(metric, comparison, 3.0)) != counts
 
 
+def test_the_best_of_a_run_that_was_deleted_does_not_count(
+    one_device, batches, tmp_path, caplog
+):
+    """Its checkpoint stays until the run of now has validated."""
+    caplog.set_level("INFO", "cmlm")
+    trainer = build(one_device, batches)
+    settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/loss")
+
+    def start(step: int) -> tuple[BestCheckpoint, metrics_log.MetricsLog]:
+        trainer.optimizer.iterations.assign(step)
+        best = BestCheckpoint(str(tmp_path), settings, trainer, {})
+        return best, metrics_log.MetricsLog(str(tmp_path), step)
+
+    best, log = start(0)
+    trainer.optimizer.iterations.assign(10)
+    assert best.offer({"cmlm/loss": 1.0})
+    log.write(10, {"validation/cmlm/loss": 1.0})
+    assert not start(10)[0].offer({"cmlm/loss": 2.0}) and not caplog.messages
+    # The user deletes the checkpoints, and the run begins again and is stopped.
+    start(0)
+    _, log = start(5)
+    log.write(5, {"train/cmlm/loss": 9.0})
+    best, _ = start(7)
+    said = (
+        "best/ was chosen by a validation that is not in metrics.jsonl: the run "
+        "chooses it anew"
+    )
+    assert caplog.messages == [said] * 3
+    assert (tmp_path / model_dir.BEST / "ckpt-10.index").exists()
+    assert best.offer({"cmlm/loss": 2.0})
+    assert (tmp_path / model_dir.BEST / "ckpt-7.index").exists()
+
+
 def test_a_best_checkpoint_without_its_metric_counts(one_device, batches, tmp_path):
     """Version 0.1.0 stored the value alone."""
     trainer = build(one_device, batches)

@@ -28,6 +28,8 @@ class ProgressLine:
         # (time, step) after each of the last loops; the pace is measured over them.
         self._window = [(time.monotonic(), start_step)]
         self._paced = False
+        # Whether the line on the terminal has no end yet.
+        self._is_open = False
 
     def update(
         self, step: int, metrics: Mapping[str, float], examples_per_step: float
@@ -97,6 +99,7 @@ class ProgressLine:
             print(
                 "\r" + line[:width].ljust(width), end=end, file=sys.stderr, flush=True
             )
+            self._is_open = not done
         else:
             print(line, file=sys.stderr, flush=True)
 
@@ -107,8 +110,9 @@ class ProgressLine:
             seconds: the time since the last step, which does not count for the pace.
         """
         self._window = [(when + seconds, step) for when, step in self._window]
-        if self._terminal:
+        if self._is_open:
             print(file=sys.stderr)
+            self._is_open = False
 
 
 def duration(seconds: float) -> str:

@@ -45,7 +45,7 @@ class DescribedEncoder(SentenceEncoder, Protocol):
 
 
 class Task(Protocol):
-    """A task of `tasks.Workers`."""
+    """A task of `numbered_tasks.Workers`."""
 
     def __call__(self, number: int, report: Callable[[int], object]) -> None:
         """Does the task of a number; reports finished sentences, some at a time."""

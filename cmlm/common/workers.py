@@ -2,8 +2,8 @@
 
 A worker is one of several processes that train together; the same command starts each
 of them. Worker 0, the chief, prepares text and vocabulary, keeps the checkpoints and
-reports. The other workers wait for the chief and read its files. `tasks.Workers` are
-other processes: they encode and search.
+reports. The other workers wait for the chief and read its files. The
+`numbered_tasks.Workers` are other processes: they encode and search.
 """
 
 from __future__ import annotations

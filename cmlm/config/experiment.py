@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 from official.core import config_definitions
 from official.modeling import hyperparams
@@ -17,6 +18,15 @@ from cmlm.vocabulary.settings import VocabularyConfig
 
 SCHEDULES = ("joint", "interleaved")
 COMPARISONS = ("lower", "higher")
+
+# The metrics of objectives by the comparison that finds the best value. Neither does
+# for others, such as `scored/cosine`, the mean cosine of pairs of all scores.
+_BEST = {
+    "lower": re.compile(r"\w+/(\w+_)?(loss|error)"),
+    "higher": re.compile(
+        r"\w+/((\w+_)?accuracy(_\w+)?|order|conditioning_gain)|distill\w*/cosine"
+    ),
+}
 
 
 @dataclasses.dataclass
@@ -185,6 +195,7 @@ class ExperimentConfig(hyperparams.Config):
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
             )
         fields.check_ranges(self)
+        self._check_comparison()
         if not self.trainer.epochs:
             self.check_steps()
 
@@ -229,6 +240,26 @@ class ExperimentConfig(hyperparams.Config):
             )
         for name, objective in enabled.items():
             objective.check_model(f"task.{name}.", self.model)
+
+    def _check_comparison(self) -> None:
+        """Raises UserError if `best/` would keep the worst checkpoint.
+
+        `check_together` does not call it: a run of an earlier version may have such a
+        pair of settings, and still opens.
+        """
+        best, given = (
+            self.trainer.best_checkpoint_metric,
+            self.trainer.best_checkpoint_comparison,
+        )
+        if best.partition("/")[0] not in self.task.enabled():
+            return
+        for comparison, metrics in _BEST.items():
+            if metrics.fullmatch(best) and given != comparison:
+                raise fields.refused(
+                    "trainer.best_checkpoint_comparison",
+                    given,
+                    f"{comparison}, as {comparison} values of {best} are better",
+                )
 
     def check_steps(self) -> None:
         """Raises UserError for a step of the run in which no objective takes part."""

@@ -37,7 +37,7 @@ def override(
     given: set[str] = set()
     for values, source in _read(config_files, overrides):
         _apply(config, values, source)
-        named = set(_paths(values))
+        named = {name for name, _ in flat(values)}
         # The steps of a later source win over the epochs of an earlier one.
         if "trainer.train_steps" in named and "trainer.epochs" not in named:
             config.trainer.epochs = 0
@@ -134,7 +134,11 @@ def _read_override(text: str, source: str) -> dict:
     except ValueError as error:
         raise UserError(f"{source} has a value that is not YAML: {error}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{source} is not of the form a.b.c=value")
+        is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+        without = " without the quotes, which only a shell removes"
+        raise UserError(
+            f"{source} is not of the form a.b.c=value{without if is_quoted else ''}"
+        )
     return values
 
 
@@ -162,7 +166,7 @@ def _apply(config: ExperimentConfig, values: Mapping, source: str) -> None:
 
 def _explain(error: Exception, config: ExperimentConfig, values: Mapping) -> str:
     """Names the unknown key and the known ones."""
-    for path in _paths(values):
+    for path, _ in flat(values):
         node, walked = config, []
         for key in path.split("."):
             if key not in [field.name for field in dataclasses.fields(node)]:
@@ -180,9 +184,11 @@ def _explain(error: Exception, config: ExperimentConfig, values: Mapping) -> str
     return " ".join(str(error).split())
 
 
-def _paths(values: Mapping, prefix: str = "") -> Iterator[str]:
-    for key, value in values.items():
+def flat(settings: Mapping, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (dotted name, value) of each setting."""
+    for key, value in settings.items():
         if isinstance(value, dict) and value:
-            yield from _paths(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            # YAML knows no tuples.
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value

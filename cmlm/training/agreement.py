@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from cmlm.common import distributed, locks, path_names, workers
+from cmlm.config import overrides
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
@@ -45,6 +45,13 @@ _OF_BEGINNINGS = {
     tokenizer_file.FILE_NAME,
 }
 
+# Settings of objectives, and whether a value adds or replaces a part of the model.
+_OF_WEIGHTS = {
+    "encoders": lambda value: value == "two",
+    "projection": lambda value: value == "linear",
+    "skip": bool,
+}
+
 logger = logging.getLogger(__name__)
 
 
@@ -58,7 +65,9 @@ def refuse_other_settings(
     settings = config.as_dict()
     # Each worker has its own task_index.
     settings["runtime"]["task_index"] = None
-    first, *others = (dict(_flat(of)) for of in workers.exchange(strategy, settings))
+    first, *others = (
+        dict(overrides.flat(of)) for of in workers.exchange(strategy, settings)
+    )
     for number, other in enumerate(others, 1):
         for name in first | other:
             value, wrong = first.get(name), other.get(name)
@@ -143,6 +152,7 @@ def check_begun(start: Start) -> str:
         if start.writes:
             _refuse_other_teacher(start)
         _refuse_new_objectives(start)
+        _refuse_other_weights(start)
         _refuse_other_optimizer(start)
     return source
 
@@ -253,6 +263,25 @@ def _refuse_new_objectives(start: Start) -> None:
         )
 
 
+def _refuse_other_weights(start: Start) -> None:
+    """Raises UserError if an objective would train other weights than in a model_dir.
+
+    Its checkpoints lack them, or hold weights that nothing would read any more.
+    """
+    objectives = start.begun.task.enabled()
+    for name, objective in start.config.task.enabled().items():
+        for field, has_weights in _OF_WEIGHTS.items():
+            before = getattr(objectives[name], field, None)
+            now = getattr(objective, field, None)
+            if has_weights(before) != has_weights(now):
+                raise UserError(
+                    f"--model_dir={start.directory} trained with "
+                    f"task.{name}.{field}={before}, but this command asks for {now}; "
+                    f"allowed: {before}, or --init_checkpoint={start.directory} with "
+                    "another --model_dir"
+                )
+
+
 def refuse_fewer_steps(config: ExperimentConfig, directory: str, step: int) -> None:
     """Raises UserError if a run has more steps than the command asks for.
 
@@ -283,10 +312,10 @@ def changed_settings(
     """
     if begun is None:
         return {}
-    before = dict(_flat(begun.as_dict()))
+    before = dict(overrides.flat(begun.as_dict()))
     return {
         name: [before.get(name), value]
-        for name, value in _flat(config.as_dict())
+        for name, value in overrides.flat(config.as_dict())
         if before.get(name) != value and not name.startswith("runtime.")
     }
 
@@ -332,13 +361,3 @@ def log_other_rate(
             before,
             now,
         )
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted name, value) of each setting."""
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            # YAML knows no tuples.
-            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value

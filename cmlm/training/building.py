@@ -192,7 +192,9 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     if manager.latest_checkpoint:
         _restore(manager.latest_checkpoint, trainer)
     elif before := start.stage.stacked_on:
-        found = counted(stacking.stack(model, before), "layer")
+        # The same checkpoint on every worker.
+        path = workers.on_chief(start.strategy, lambda: restoring.find(before))
+        found = counted(stacking.stack(model, path), "layer")
         logger.info("weights: the %s of %s, repeated to fill the model", found, before)
     elif source := start.config.init_checkpoint:
         layers = start.config.init_layers
@@ -243,6 +245,7 @@ def _count_steps(
             " TPU: 0 (trainer.train_steps decides), as each of them reads its own files"
         )
     ((name, objective),) = objectives.items()
+    logger.info("counting the examples of one pass, for trainer.epochs")
     examples, batch = objective.count_examples(), objective.global_batch_size
     steps = examples // batch
     if not steps:

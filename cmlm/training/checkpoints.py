@@ -17,7 +17,7 @@ from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.modeling import latest, restoring
 from cmlm.modeling.foreign import tf_checkpoints
-from cmlm.training import finite
+from cmlm.training import finite, metrics_log
 from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
@@ -92,8 +92,9 @@ class Checkpoints:
 class BestCheckpoint:
     """The checkpoint with the best value of one validation metric.
 
-    Values of another metric, on other data, or of a run before this one do not count.
-    Every worker must build it and call it.
+    Values of another metric, on other data, or of a run before this one do not count:
+    their checkpoint stays until the first validation. Every worker must build it, and
+    call it. It reads `metrics.jsonl`, so build it before the log of this start.
 
     Args:
         directory: the model_dir.
@@ -130,17 +131,20 @@ class BestCheckpoint:
             max_to_keep=1,
         )
         path = self._manager.latest_checkpoint
-        # A run that begins, perhaps again, has no best value.
-        if not (self._metric and path and trainer.step):
+        if not (self._metric and path):
             return
-        others = _differences(path, chosen_by, chosen_on)
-        if not others:
+        strategy, reason = trainer.strategy, ""
+        if others := _differences(path, chosen_by, chosen_on):
+            reason = f"with another {', '.join(others)}"
+        # A run that begins, perhaps again, has no best value.
+        elif not trainer.step or not workers.on_chief(
+            strategy, lambda: _is_of_this_run(directory, path, self._metric)
+        ):
+            reason = f"by a validation that is not in {model_dir.METRICS}"
+        if not reason:
             restoring.restore(path, best_value=self._value)
-        elif workers.is_chief(trainer.strategy) and chooses:
-            logger.info(
-                "best/ was chosen with another %s: the run chooses it anew",
-                ", ".join(others),
-            )
+        elif workers.is_chief(strategy) and chooses:
+            logger.info("best/ was chosen %s: the run chooses it anew", reason)
 
     def offer(self, metrics: Mapping[str, float]) -> str:
         """Saves a checkpoint if `metrics` are the best so far.
@@ -168,6 +172,18 @@ class BestCheckpoint:
         self._value.assign(value)
         self._manager.save(self._trainer.step)
         return f"  (best {self._metric}, kept)"
+
+
+def _is_of_this_run(directory: str, path: str, metric: str) -> bool:
+    """Whether the log of a run has the validation that chose a best checkpoint.
+
+    A run that begins again in its folder begins a new log. Without a log, nothing tells
+    of another run.
+    """
+    if not tf.io.gfile.exists(os.path.join(directory, model_dir.METRICS)):
+        return True
+    step = latest.step(os.path.dirname(path))
+    return metrics_log.has_validation(directory, step, metric)
 
 
 def _differences(path: str, chosen_by: str, chosen_on: Mapping[str, Any]) -> list[str]:

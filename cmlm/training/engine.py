@@ -49,6 +49,7 @@ def train(run: Run, validate: bool = True) -> dict[str, float]:
         loops = _Loops(run, signals, validates)
         # The reporter replaces the controller's own output.
         with (
+            contextlib.closing(loops),
             open(os.devnull, "w") as nothing,
             contextlib.redirect_stdout(nothing),
             _leaving_together(strategy),
@@ -104,6 +105,11 @@ class _Loops:
         if workers.is_chief(run.strategy):
             self._reporter = Reporter(run.directory, settings, trainer)
         self.validation: dict[str, float] = {}
+
+    def close(self) -> None:
+        """Lets other messages follow. Call it whenever the training ends."""
+        if self._reporter:
+            self._reporter.close()
 
     def trained(self, metrics: dict[str, float]) -> None:
         """Reports and saves; raises Stopped if a worker has received a signal."""

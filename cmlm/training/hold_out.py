@@ -43,7 +43,7 @@ def ensure(
 
     def decide() -> dict[str, float]:
         for group in _by_text(objectives.values()):
-            _widen(group)
+            _widen([each for each in group if not each.config.validation_data])
             _warn_of_overlap(group)
         return {name: each.hold_out_fraction for name, each in settings.items()}
 
@@ -52,12 +52,10 @@ def ensure(
 
 
 def _by_text(objectives: Iterable[Objective]) -> list[list[Objective]]:
-    """Returns the objectives without validation data of their own, by their text."""
+    """Returns the objectives by their text."""
     groups: dict[tuple, list[Objective]] = {}
     for objective in objectives:
-        if not objective.config.validation_data:
-            origin = objective.config.train_data.origin
-            groups.setdefault(origin, []).append(objective)
+        groups.setdefault(objective.config.train_data.origin, []).append(objective)
     return list(groups.values())
 
 
@@ -86,20 +84,30 @@ def _warn_of_overlap(group: list[Objective]) -> None:
     """Names an objective that trains on text by which another one validates.
 
     A share holds out the first blocks of one order, so a larger share contains a
-    smaller one.
+    smaller one. An objective with validation data of its own trains on the whole text.
     """
-    shares = {each.name: each.config.train_data.hold_out_fraction for each in group}
+    configs = {each.name: each.config for each in group}
+    shares = {
+        name: 0.0 if each.validation_data else each.train_data.hold_out_fraction
+        for name, each in configs.items()
+    }
     least, most = min(shares, key=shares.get), max(shares, key=shares.get)
-    if shares[least] < shares[most]:
+    if shares[least] == shares[most]:
+        return
+    if configs[least].validation_data:
         logger.warning(
-            "%s trains on text that %s holds out for validation: their shares "
-            "train_data.hold_out_fraction are %g and %g; with equal shares, no text "
-            "serves both",
-            least,
-            most,
-            shares[least],
-            shares[most],
+            "%s trains on text that %s holds out for validation: task.%s."
+            "validation_data is given, so %s holds out nothing; with "
+            "task.%s.validation_data, too, no text serves both",
+            *(least, most, least, least, most),
         )
+        return
+    logger.warning(
+        "%s trains on text that %s holds out for validation: their shares "
+        "train_data.hold_out_fraction are %g and %g; with equal shares, no text "
+        "serves both",
+        *(least, most, shares[least], shares[most]),
+    )
 
 
 def _raise_shares(asked: list[Objective], unable: list[Objective]) -> bool:

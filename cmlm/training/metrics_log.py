@@ -54,10 +54,17 @@ class MetricsLog:
         return self._writers[part]
 
 
-def has_validation(directory: str, step: int) -> bool:
-    """Whether a model_dir has validation metrics of a step."""
-    path = os.path.join(directory, METRICS)
+def has_validation(directory: str, step: int, metric: str = "") -> bool:
+    """Whether a model_dir has validation metrics of a step.
+
+    Args:
+        directory: the model_dir.
+        step: the step.
+        metric: the metric to look for, such as `cmlm/loss`; "": any of them.
+    """
+    path, wanted = os.path.join(directory, METRICS), f"validation/{metric}"
     return tf.io.gfile.exists(path) and any(
-        row["step"] == step and any(name.startswith("validation/") for name in row)
+        wanted in row if metric else any(name.startswith(wanted) for name in row)
         for row in read_metrics(path)
+        if row["step"] == step
     )

@@ -77,6 +77,10 @@ class Reporter:
         if self._totals:
             self._write_row()
 
+    def close(self) -> None:
+        """Ends the progress line. Call it whenever the training ends."""
+        self._line.interrupt()
+
     def _write_row(self) -> None:
         step, rate = self._trainer.step, self._trainer.learning_rate
         seconds = max(time.monotonic() - self._row_start, 1e-9)
@@ -85,6 +89,7 @@ class Reporter:
         for name, value in row.items():
             objective, _, kind = name.removeprefix("train/").rpartition("/")
             if kind == "candidates" and value <= 1:
+                self._line.interrupt()
                 once.warn(
                     f"{objective}: the only candidate of each text is its own partner, "
                     "so nothing is learnt; name more text, or a larger batch"

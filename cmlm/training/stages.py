@@ -7,6 +7,7 @@ other run. All stages but the last lie in `stages/` below the model_dir.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
 from cmlm.modeling import latest
 from cmlm.training import metrics_log
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +69,14 @@ def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
 def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
     """Returns the stages of a run in order: one stage without `trainer.stacking_steps`.
 
+    It warns of an objective that a stage is too short for.
+
     Args:
         config: the run's configuration, validated.
         directory: the model_dir.
+
+    Raises:
+        UserError: a stage has a step in which no objective takes part.
     """
     steps = config.trainer.stacking_steps
     layers = config.trainer.layers_of_stages(config.model.num_layers)
@@ -83,5 +91,17 @@ def plan(config: ExperimentConfig, directory: str) -> list[Stage]:
         if number < len(steps):
             name = f"{own.model.num_layers}-layers"
             where, whole = os.path.join(directory, model_dir.STAGES, name), directory
+            own.check_steps()
+        for name, objective in own.task.enabled().items():
+            if objective.start_step >= train_steps:
+                logger.warning(
+                    "task.%s.start_step is %s, and the run in %s has %s steps: it does "
+                    "not train %s",
+                    name,
+                    f"{objective.start_step:,}",
+                    where,
+                    f"{train_steps:,}",
+                    name,
+                )
         planned.append(Stage(own, where, before, whole))
     return planned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.common import versions
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
-    """Adds a start that trains to `starts.jsonl`, and warns if its text is another one.
+    """Adds a start that trains to `starts.jsonl`.
 
-    Call it on worker 0 only.
+    It warns of another text and of another batch size. Call it on worker 0 only.
 
     Args:
         start: the start.
@@ -33,7 +33,11 @@ def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
         for name, objective in objectives.items()
     }
     if start.begun is not None:
-        _warn_of_other_text(start, trainer, text)
+        rows = model_dir.read_starts(start.directory)
+        # A start that has left no checkpoint does not count.
+        rows = [row for row in rows if row["step"] < trainer.step]
+        _warn_of_other_text(start, trainer, text, rows)
+        _warn_of_other_batch(start, trainer, rows)
     row = {
         "step": trainer.step,
         "time": round(time.time(), 3),
@@ -48,17 +52,20 @@ def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
 
 
 def _warn_of_other_text(
-    start: Start, trainer: Trainer, text: Mapping[str, Any]
+    start: Start, trainer: Trainer, text: Mapping[str, Any], rows: Sequence[Mapping]
 ) -> None:
-    """Warns if a resumed run skips batches of a text that it has not trained on."""
-    rows = model_dir.read_starts(start.directory)
-    # A start that has left no checkpoint does not count.
-    texts = [row["text"] for row in rows if row["step"] < trainer.step]
+    """Warns if a resumed run skips batches of a text that it has not trained on.
+
+    Args:
+        start, trainer: as for `record`.
+        text: the text of each objective.
+        rows: the starts that have led to the last checkpoint.
+    """
     before = start.begun.task.enabled()
 
     def is_other(name: str) -> bool:
-        if texts:
-            return texts[-1].get(name) != text[name]
+        if rows:
+            return rows[-1]["text"].get(name) != text[name]
         # Earlier versions recorded only the names.
         now = trainer.objectives[name].config.train_data
         return before[name].train_data.origin != now.origin
@@ -76,3 +83,27 @@ def _warn_of_other_text(
             ", ".join(skipped),
             start.directory,
         )
+
+
+def _warn_of_other_batch(
+    start: Start, trainer: Trainer, rows: Sequence[Mapping]
+) -> None:
+    """Warns if a resumed run skips batches of another size than it has trained on.
+
+    The arguments are those of `_warn_of_other_text`.
+    """
+    begun = start.begun.task.enabled()
+    for name, variable in trainer.batches_seen.items():
+        before = begun[name].train_data.global_batch_size
+        if rows:
+            before = rows[-1]["global_batch_size"].get(name, before)
+        now, seen = trainer.objectives[name].global_batch_size, int(variable.numpy())
+        if seen and before != now:
+            logger.warning(
+                "task.%s.train_data.global_batch_size has changed from %d to %d, and "
+                "the run skips as many batches of the new size as it has read (%s): %s",
+                *(name, before, now, f"{seen:,}"),
+                "it leaves out examples that it has not read"
+                if now > before
+                else "it reads examples again",
+            )
