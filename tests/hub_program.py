@@ -40,6 +40,18 @@ def use(out, text):
     found["inference"] = encoder(inputs, training=False)["default"]
     found["dropout_1"] = encoder(inputs, training=True)["default"]
     found["dropout_2"] = encoder(inputs, training=True)["default"]
+    wider = {name: tf.pad(value, [[0, 0], [0, 1]]) for name, value in inputs.items()}
+    for name, call in (
+        ("called", encoder),
+        ("training", lambda tensors: encoder(tensors, training=True)),
+        ("signature", lambda x: encoder.signatures["serving_default"](**x)),
+        ("layer", hub.KerasLayer(encoder, trainable=True)),
+    ):
+        try:
+            call(wider)
+            found["wider/" + name] = "no error"
+        except tf.errors.InvalidArgumentError as error:
+            found["wider/" + name] = str(error)
     found["variables"] = len(encoder.variables)
     found["trainable_variables"] = len(encoder.trainable_variables)
     found["do_lower_case"] = encoder.do_lower_case

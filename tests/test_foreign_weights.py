@@ -35,14 +35,14 @@ from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, restoring, weights
 from cmlm.modeling import pooling as pooling_lib
-from cmlm.modeling.foreign import modules, tf_hub
+from cmlm.modeling.foreign import modules, tf_checkpoints, tf_hub
 from cmlm.modeling.foreign import tensors as tensors_lib
 from cmlm.modeling.model import SentenceModel
-from cmlm.tokenization import vocabulary_file
+from cmlm.tokenization import rules, vocabulary_file
 from cmlm.training import warm_start
 from cmlm.training.building import build
 from cmlm.training.stages import Stage
-from export import huggingface_folder, saved_models
+from export import encoder, huggingface_folder, saved_models
 
 LAYERS, HIDDEN, HEADS, INNER, POSITIONS = 2, 16, 4, 32, 24
 VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat dog , . ##s".split()
@@ -384,6 +384,30 @@ def test_vocabulary_and_case_come_from_the_fast_tokenizer_too(tmp_path):
     assert (source.vocab, source.rules["lower_case"]) == (VOCAB, False)
 
 
+@pytest.mark.parametrize("settings", [None, {}, {"do_lower_case": True}])
+@pytest.mark.parametrize("token", ["Cat", "cat's"])
+def test_a_case_that_no_file_states_is_named(tmp_path, settings, token):
+    folder = write_folder(tmp_path / "bare")
+    (folder / "vocab.txt").write_text("\n".join([*VOCAB[:-1], token]) + "\n")
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    source = foreign.find(str(folder))
+    assert source.rules["lower_case"]
+    said = [text for text in source.warnings if "although the vocabulary has" in text]
+    assert len(said) == (token == "Cat" and not settings)
+
+
+def test_a_tokenizer_file_is_parsed_once(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path / "fast")
+    fast_tokenizer()(folder)
+    read, paths = json_files.read, []
+    monkeypatch.setattr(
+        json_files, "read", lambda path, *more: paths.append(path) or read(path, *more)
+    )
+    foreign.find(str(folder))
+    assert paths.count(str(folder / "tokenizer.json")) == 1
+
+
 def source_of_case(folder, settings, fast):
     """A folder with two statements on the case, as it is read."""
     write_folder(folder)
@@ -621,9 +645,11 @@ def test_settings_that_are_not_kept_are_named(tmp_path):
     write_modules(folder, ("Pooling", "1", pool))
     settings = {"similarity_fn_name": "dot"}
     (folder / modules.PROMPTS).write_text(json.dumps(settings))
-    first, second = foreign.find(str(folder)).notes
-    assert "similarity_fn_name 'dot' is not kept" in first
-    assert "include_prompt false is not kept" in second
+    source = foreign.find(str(folder))
+    (note,), (warning,) = source.notes, source.warnings
+    assert "similarity_fn_name 'dot' is not kept" in note
+    # It changes vectors.
+    assert "include_prompt false is not kept" in warning
 
 
 @pytest.mark.parametrize(
@@ -810,7 +836,15 @@ KEY = "encoder.layer.1.attention.self.key.weight"
         (lambda f: write_folder(f, num_hidden_layers="2"), "num_hidden_layers='2'"),
         (
             pickled,
-            "pytorch_model.bin is a pickle.*allowed: model.safetensors, which Auto",
+            "pytorch_model.bin is a pickle.*allowed: model.safetensors; if you trust",
+        ),
+        (
+            lambda f: (f / "model.safetensors").rename(f / "tf_model.h5"),
+            "no model.safetensors; transformers 4 writes it: .*from_tf=True",
+        ),
+        (
+            break_weights(lambda w: w.update({KEY: w[KEY].astype(np.int64)})),
+            f"{KEY} as I64; allowed: F32, F16, BF16, F64",
         ),
         (truncated, "not a complete safetensors file"),
         (other_tokenizer, "post_processor.type=None; allowed: RobertaProcess"),
@@ -981,6 +1015,10 @@ def test_a_long_text_loses_its_end(tmp_path, stated, direction, said):
         ({"model_kwargs": {"dtype": "float16", "use_cache": False}}, ""),
         ({"transformer_task": "fill-mask"}, "allowed: 'feature-extraction'"),
         ({"module_output_name": "token_embeddings"}, ""),
+        ({"query_length": 8, "document_length": None, "query_expansion": None}, ""),
+        ({"document_length": 7}, "document_length=7; allowed: null, or the longest"),
+        ({"query_expansion": 8}, "query_expansion=8; allowed: null$"),
+        ({"query_expansion": {"strategy": "x"}}, "query_expansion={.*; allowed: null$"),
         ({"modality_config": {"text": {"method": "other"}}}, "modality_config={.*allo"),
     ],
 )
@@ -1348,6 +1386,77 @@ def test_flipped_bits_in_a_checkpoint_are_named(original, tmp_path):
         UserError, match="tensor .*/.* cannot be read: .*bert_model.ckpt"
     ):
         foreign.find(str(tmp_path)).load()
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("kind", ["checkpoint", "SavedModel"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "graph"])
+def test_a_damaged_object_graph_is_named(garden, toy_export, tmp_path, kind, damage):
+    """TensorFlow writes it last, so a file that was cut off lacks it first."""
+    source = garden[1] if kind == "checkpoint" else f"{toy_export.path}/encoder"
+    folder = Path(shutil.copytree(source, tmp_path / "damaged"))
+    (path,) = folder.rglob("*.data-*")
+    content = path.read_bytes()
+    if damage == "graph":
+        reader = tf.train.load_checkpoint(str(path).partition(".data-")[0])
+        names = reader.get_variable_to_shape_map()
+        tensors = {name: reader.get_tensor(name) for name in names}
+        tensors[tf_checkpoints.OBJECT_GRAPH] = b"no graph"
+        tf.raw_ops.SaveV2(
+            prefix=str(path).partition(".data-")[0],
+            tensor_names=list(tensors),
+            shape_and_slices=[""] * len(tensors),
+            tensors=[tf.constant(value) for value in tensors.values()],
+        )
+    else:
+        flipped = content[:-40] + bytes(byte ^ 1 for byte in content[-40:])
+        path.write_bytes(content[:-40] if damage == "cut" else flipped)
+    with pytest.raises(UserError, match=f"{folder}.*CHECKPOINTABLE_OBJECT") as refused:
+        foreign.find(str(folder))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("names", ["nothing", "a lost one"])
+def test_the_newest_checkpoint_of_a_copied_run_counts(tmp_path, names):
+    """With or without its file `checkpoint`, as `restoring` finds it."""
+    model = tf.train.Checkpoint(model=toys.model(num_layers=1))
+    for step in (5, 10):
+        model.write(str(tmp_path / f"ckpt-{step}"))
+    if names != "nothing":
+        (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ckpt-70"\n')
+    assert foreign.find(str(tmp_path)) is None
+    assert restoring.find(str(tmp_path)) == str(tmp_path / "ckpt-10")
+
+
+def test_several_checkpoints_of_other_names_are_a_choice(original, tmp_path):
+    for file in original.glob("bert_model.ckpt*"):
+        for name in ("a", "b"):
+            (tmp_path / file.name.replace("bert_model", name)).write_bytes(
+                file.read_bytes()
+            )
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "c.ckpt"\n')
+    with pytest.raises(UserError, match="has 2 checkpoints; allowed: one of them"):
+        foreign.find(str(tmp_path))
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("pooling", pooling_lib.POOLINGS)
+@pytest.mark.parametrize("dimensions", [0, 5])
+def test_an_encoder_without_export_json_shows_its_reading(
+    tmp_path, pooling, dimensions
+):
+    made = toys.model(num_layers=1, pooling=pooling, dimensions=dimensions).encoder
+    vocab_file = tmp_path / "vocab.txt"
+    vocab_file.write_text("\n".join(VOCAB) + "\n")
+    rules.write(str(vocab_file), rules.UNCASED)
+    record = rules.path_of(str(vocab_file))
+    exported, signatures = encoder.build(made, str(vocab_file), True, record)
+    tf.saved_model.save(exported, str(tmp_path / "encoder"), signatures)
+    source = tf_hub.read(str(tmp_path / "encoder"))
+    assert source.model["pooling"] == pooling
+    assert source.model.get("dimensions", 0) == dimensions
+    (warning,) = source.warnings
+    assert "export.json of this export is missing" in warning
 
 
 @pytest.mark.large

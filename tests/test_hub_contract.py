@@ -176,6 +176,15 @@ def test_dropout_works_in_training_only(loaded):
     assert np.abs(found["dropout_1"] - found["dropout_2"]).max() > 0.01
 
 
+def test_no_token_has_the_position_of_a_condition(loaded):
+    found, made = loaded
+    most = made.trained.config.model.token_positions
+    assert most == model_dirs.SEQ_LENGTH
+    for name in ("called", "training", "signature", "layer"):
+        said = str(found[f"wider/{name}"])
+        assert f"{most + 1}" in said and f"allowed: at most {most}" in said, name
+
+
 def test_encoder_attributes(loaded):
     found, made = loaded
     assert found["variables"] == len(made.trained.encoder.variables)

@@ -119,6 +119,20 @@ def test_long_words_are_unknown_as_at_hugging_face(tmp_path, lower_case):
     assert unlimited.to_list() != expected
 
 
+def test_a_long_word_changes_no_other_word(tmp_path):
+    """NFC has no capital J with this accent, but the small letter."""
+    path = tmp_path / "vocab.txt"
+    vocab = [*vocabulary_file.SPECIAL_TOKENS, "j", "##\u030c", "\u01f0"]
+    path.write_text("\n".join(vocab))
+    rules = Rules(True, False, normalization="nfc", max_word_characters=100)
+    found = WordPiece(str(path), rules).tokenize(
+        tf.constant(["J\u030c", f"J\u030c {'a' * 101}", "J\u030c"])
+    )
+    tokens = [[vocab[i] for i in row] for row in found.to_list()]
+    alone = ["j", "##\u030c"]
+    assert tokens == [alone, [*alone, "[UNK]"], alone]
+
+
 def test_a_long_word_in_a_long_text_takes_little_memory(vocab_file):
     """A copy of this text for each of its words would take 160 GB."""
     rules = Rules(max_word_bytes=400, max_word_characters=100)

@@ -88,6 +88,10 @@ class EncoderNetwork(keras.Model):
     `default` of `call` is the vector that users read, with `model.dimensions`
     components. Objectives train on `sentence_vector`, which has all of them.
 
+    Attributes:
+        token_positions: the most tokens of a sentence; later rows of the position table
+            belong to conditions.
+
     Args:
         config: the resolved configuration, with `vocab_size` set.
         projection: P(v); needed only for `sentence_vector="projected"`.
@@ -123,6 +127,7 @@ class EncoderNetwork(keras.Model):
             self.relative_positions = layers.RelativePositions(
                 config.num_attention_heads, name="relative_positions"
             )
+        self.token_positions = config.token_positions
         self.read_by(config.pooling, projection, config.dimensions)
         # This call creates the variables: heads tie to the embedding table, and
         # checkpoints are restored before the first batch.

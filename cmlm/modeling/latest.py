@@ -29,20 +29,28 @@ def find(directory: str) -> str | None:
     Raises:
         UserError: the directory held checkpoints, and none of them is whole.
     """
-    parts = _parts_of_checkpoints(directory)
-    if parts:
-        path_names.refuse_pattern(directory)
-    if whole := [path for path in parts if _is_whole(path)]:
-        if parts[-1] not in whole:
-            message = "%s is not whole; %s is the newest whole checkpoint"
-            logger.warning(message, parts[-1], whole[-1])
-        return whole[-1]
+    if newest := newest_whole(directory):
+        return newest
     if tf.io.gfile.exists(os.path.join(directory, _STATE)) or _were_whole(directory):
         raise UserError(
             f"{directory} held checkpoints, and none of them is whole: put their "
             "files back, or use another --model_dir"
         )
     return None
+
+
+def newest_whole(directory: str) -> str | None:
+    """Returns what `find` returns; None also where `find` tells of lost checkpoints."""
+    parts = _parts_of_checkpoints(directory)
+    if parts:
+        path_names.refuse_pattern(directory)
+    whole = [path for path in parts if _is_whole(path)]
+    if not whole:
+        return None
+    if parts[-1] != whole[-1]:
+        message = "%s is not whole; %s is the newest whole checkpoint"
+        logger.warning(message, parts[-1], whole[-1])
+    return whole[-1]
 
 
 def named(directory: str) -> str | None:

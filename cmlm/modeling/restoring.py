@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 # The checkpoint keys of a SentenceModel's parts begin with this prefix.
 _PARTS_PREFIX = "model/parts/"
 _POSITIONS_KEY = "bert/_position_embedding_layer/embeddings/.ATTRIBUTES/VARIABLE_VALUE"
+# The attribute of an encoder whose keys are those of its relative positions.
+_RELATIVE = "relative_positions"
 # A network of P(v).
 _VIEW = re.compile(rf"{_PARTS_PREFIX}projection/_networks/(\d+)/")
 # A Transformer layer of the encoder.
@@ -210,10 +212,17 @@ def _initialize_own(
         shape = stored.get(f"{_PARTS_PREFIX}{name}/{_POSITIONS_KEY}")
         if shape and shape[0] != model.config.max_position_embeddings:
             tables[name] = tf.Variable(tf.zeros(shape))
+        relative = parts[name].relative_positions
+        prefix = f"{_PARTS_PREFIX}{name}/{_RELATIVE}/"
+        if relative is None and any(key.startswith(prefix) for key in stored):
+            raise UserError(
+                f"model.relative_positions is False; allowed: True, because {path} has "
+                "relative positions"
+            )
         # Without P(v), which the encoder, too, holds: the source may lack it.
         bare = tf.Module()
         bare.bert = _under_stored_names(parts[name].bert, chosen, tables.get(name))
-        bare.relative_positions = parts[name].relative_positions
+        bare.relative_positions = relative
         holder.parts[name] = bare
     restore(path, model=holder)
     for name, table in tables.items():

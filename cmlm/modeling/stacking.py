@@ -7,6 +7,7 @@ import tensorflow as tf
 from cmlm.common.counts import counted
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import restoring
+from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 
@@ -25,26 +26,26 @@ def stack(model: SentenceModel, path: str) -> int:
         The number of layers in the checkpoint.
 
     Raises:
-        UserError: the path holds no checkpoint, or its number of layers does not divide
-            the model's.
+        UserError: the path holds no checkpoint or a damaged one, or its number of
+            layers does not divide the model's.
     """
     path = restoring.find(path)
     layers = model.encoder.bert.transformer_layers
     encoders = [model.encoder]
     if SECOND_ENCODER in model.parts:
         encoders.append(model.second_encoder())
+    stored = tf_checkpoints.open_file(path).get_variable_to_shape_map()
+    found = restoring.count_layers(stored)
+    if not found or len(layers) % found:
+        raise UserError(
+            f"{path} has {counted(found, 'layer')}; allowed: a number that divides "
+            f"{len(layers)}, the model's layers"
+        )
     try:
-        stored = tf.train.load_checkpoint(path).get_variable_to_shape_map()
-        found = restoring.count_layers(stored)
-        if not found or len(layers) % found:
-            raise UserError(
-                f"{path} has {counted(found, 'layer')}; allowed: a number that "
-                f"divides {len(layers)}, the model's layers"
-            )
         status = tf.train.Checkpoint(model=model).restore(path)
         status.assert_nontrivial_match()
         status.expect_partial()
-    except (tf.errors.OpError, ValueError, AssertionError) as error:
+    except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
         raise UserError(f"{path} cannot be stacked: {one_line(error)}") from error
     for encoder in encoders:
         layers = encoder.bert.transformer_layers

@@ -50,10 +50,8 @@ class BytePairs(Tokenizer):
         super().__init__(vocab_file, found, found.rules)
         self._prefix_space = found.prefix_space
         ids = {token: number for number, token in enumerate(found.tokens)}
-        # Bytes that the vocabulary lacks become the unknown token.
         self._byte_ids = np.array(
-            [ids.get(letter, self.unk_id) for letter in tokenizer_file.BYTE_LETTERS],
-            np.int64,
+            [ids[letter] for letter in tokenizer_file.BYTE_LETTERS], np.int64
         )
         keys = [ids[a] * self.vocab_size + ids[b] for a, b in found.merges]
         self._order = np.argsort(np.array(keys, np.int64), kind="stable")

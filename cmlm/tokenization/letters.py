@@ -38,7 +38,8 @@ def prepare(text: tf.Tensor, rules: Rules) -> tf.Tensor:
     """Follows the parts of these rules that tf-text's normaliser lacks.
 
     The result is the text itself if tf-text does everything, as for BERT's own models.
-    A second pass changes nothing.
+    A second pass may join a letter that has become lower case and its accent, so each
+    text takes one.
 
     Args:
         text: valid UTF-8, string [n].

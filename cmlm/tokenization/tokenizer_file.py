@@ -133,7 +133,11 @@ def load(path: str) -> dict[str, Any]:
     Raises:
         UserError: the file is missing or is not a JSON object.
     """
-    values = json_files.read(path)
+    return essence(json_files.read(path))
+
+
+def essence(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a tokenizer.json that determine ids, given all of its contents."""
     return {
         "version": "1.0",
         "truncation": None,
@@ -245,6 +249,15 @@ def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise UserError(f"{path} has a vocabulary with missing or repeated ids")
     special, separators = _special(values, ids, path)
+    if kind == "Unigram":
+        # SentencePiece refuses both.
+        if "" in ids:
+            raise UserError(f"{path} has the token ''; allowed: at least 1 character")
+        if ids.keys() <= {*special.values(), *reserved}:
+            raise UserError(
+                f"{path} has no token that a text can have; allowed: at least one "
+                "beside special tokens"
+            )
     return TokenizerFile(
         kind=kind,
         tokens=tokens,

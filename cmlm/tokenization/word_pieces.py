@@ -69,7 +69,9 @@ class WordPiece(Tokenizer):
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         if self.rules.max_word_characters:
             text = self._without_long_words(text)
-        return self._wordpiece.tokenize(letters.prepare(text, self.rules))
+        else:
+            text = letters.prepare(text, self.rules)
+        return self._wordpiece.tokenize(text)
 
     def is_long(self, word: str) -> bool:
         """Tells whether a normalised word is [UNK] because of its length."""
@@ -78,7 +80,7 @@ class WordPiece(Tokenizer):
         )
 
     def _without_long_words(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces words of too many characters with an unknown letter."""
+        """Normalises text, with an unknown letter for words of too many characters."""
         text = tf.reshape(text, [-1])
         lines, splits, begins, ends = self._splitter.locate(text)
         # A word has no more characters than bytes, so this finds every long word.
@@ -97,9 +99,9 @@ class WordPiece(Tokenizer):
                 tf.boolean_mask(tensor, of_chosen) for tensor in (place, begins, ends)
             )
             shortened = self._with_long_replaced(tf.boolean_mask(lines, chosen), *words)
-            return tf.tensor_scatter_nd_update(text, tf.where(chosen), shortened)
+            return tf.tensor_scatter_nd_update(lines, tf.where(chosen), shortened)
 
-        return tf.cond(tf.reduce_any(may_be_long), replace, lambda: text)
+        return tf.cond(tf.reduce_any(may_be_long), replace, lambda: lines)
 
     def _with_long_replaced(
         self, lines: tf.Tensor, row: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor

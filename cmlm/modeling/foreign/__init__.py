@@ -136,6 +136,9 @@ def _checkpoints(folder: str) -> list[str]:
     if named := latest.named(folder):
         return [named]
     found = tf.io.gfile.glob(os.path.join(files.escaped(folder), "*.index"))
+    # Copies of a run may lack the file `checkpoint`, or the checkpoint that it names.
+    if len(found) > 1 and (newest := latest.newest_whole(folder)):
+        return [newest]
     return sorted(path.removesuffix(".index") for path in found)
 
 

@@ -203,12 +203,15 @@ class Architecture:
                 table[f"{here}/{part_here}"] = f"{there}.{part_there}"
         return table
 
-    def find(self, stored, path: str) -> tuple[dict[str, str], list[str]]:
+    def find(
+        self, stored, path: str, config: Mapping[str, Any]
+    ) -> tuple[dict[str, str], list[str]]:
         """Returns the stored names by our names, and the unused stored names.
 
         Args:
             stored: the names.
             path: where they are stored, for messages.
+            config: the content of config.json.
 
         Raises:
             UserError: an unknown name, or two names for one weight.
@@ -230,9 +233,12 @@ class Architecture:
             unused.append(rf"^{re.escape(self.decoder)}\.")
         if self.added_to_types:
             unused.append(re.escape(self.added_to_types))
-        return base.rename(
+        found, left = base.rename(
             stored, translate, re.compile("|".join(filter(None, unused))), path
         )
+        # `complete` reads these beside the named weights.
+        tasks = self._tables_of_tasks(left, config)
+        return found, [name for name in left if name not in tasks]
 
     def tie(
         self, found: dict[str, str], unused: list[str], config: Mapping[str, Any]
@@ -389,16 +395,20 @@ class Architecture:
         arrays[weights.POSITIONS] = arrays[weights.POSITIONS][skipped:]
         width = arrays[weights.WORDS].shape[1]
         types = arrays.get(weights.TYPES, np.zeros([1, width], np.float32))
-        # transformers' default is false, whatever is stored.
-        if self.added_to_types and config.get("use_task_id") is True:
-            for name in stored:
-                if name.endswith(self.added_to_types):
-                    types = types + stored.read(name)[:1]
+        for name in self._tables_of_tasks(stored, config):
+            types = types + stored.read(name)[:1]
         if len(types) == 1:
             # The source has at most one segment, so both texts of a pair share its row.
             types = np.repeat(types, 2, axis=0)
         arrays[weights.TYPES] = types
         return arrays
+
+    def _tables_of_tasks(self, stored, config: Mapping[str, Any]) -> list[str]:
+        """The stored names of `added_to_types`, if the configuration uses it."""
+        # transformers' default is false, whatever is stored.
+        if not self.added_to_types or config.get("use_task_id") is not True:
+            return []
+        return [name for name in stored if name.endswith(self.added_to_types)]
 
 
 _ROBERTA = Architecture(

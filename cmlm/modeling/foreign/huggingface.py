@@ -32,6 +32,7 @@ from cmlm.modeling.foreign import (
     tensors,
 )
 from cmlm.tokenization import rules as rules_lib
+from cmlm.tokenization import tokenizer_file
 
 CONFIG = "config.json"
 # The key of config.json under which our own exports keep settings that BERT lacks.
@@ -62,7 +63,9 @@ _FOLLOWED = {
     "module_output_name": "token_embeddings",
 }
 # By these, sentence-transformers cuts queries and documents at lengths of their own.
-_LENGTHS_OF_TASKS = ("query_length", "document_length", "query_expansion")
+_LENGTHS_OF_TASKS = ("query_length", "document_length")
+# By this, sentence-transformers appends mask tokens to a query.
+_EXPANSION = "query_expansion"
 _ENCODER_ARGUMENTS = ("config_args", "config_kwargs", "model_args", "model_kwargs")
 # Arguments of the encoder that change no vector beyond rounding.
 _WITHOUT_EFFECT = {
@@ -100,7 +103,7 @@ def read(folder: str) -> base.Source:
     architecture = architectures.of(config, path)
     model = _shape(architecture, config, path)
     stored = tensors.Tensors(transformer)
-    found, unused = architecture.find(stored, transformer)
+    found, unused = architecture.find(stored, transformer, config)
     notes = architecture.tie(found, unused, config)
     architecture.check_shapes(found, stored, model, config, path)
     ours = json_files.field(config, OURS, dict, path, {})
@@ -109,9 +112,14 @@ def read(folder: str) -> base.Source:
     if around.dimensions < model["hidden_size"]:
         model["dimensions"] = around.dimensions
     notes += around.notes
-    warnings = []
-    tokenizer = _tokenizer(transformer, architecture, model["vocab_size"], bool(ours))
+    warnings = list(around.warnings)
+    # Large vocabularies take a second to parse.
+    fast = json_files.optional(transformer, tokenizer_file.FILE_NAME)
+    tokenizer = _tokenizer(
+        transformer, architecture, model["vocab_size"], bool(ours), fast
+    )
     notes += tokenizer.pop("notes", [])
+    warnings += tokenizer.pop("warnings", [])
     padding = tokenizer.pop("padding")
     skipped = architecture.skipped_positions(config, path)
     # The positions of an architecture that skips some follow its padding id.
@@ -120,7 +128,7 @@ def read(folder: str) -> base.Source:
             f"{path} has positions after the padding id {skipped - 1}, its tokenizer "
             f"has the padding id {padding}; allowed: the same id"
         )
-    spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"])
+    spare = _spare_rows(transformer, model["vocab_size"], tokenizer["vocab"], fast)
     if spare:
         model["vocab_size"] -= spare
         notes.append(f"left out: {counted(spare, 'embedding row')} without a token")
@@ -128,7 +136,7 @@ def read(folder: str) -> base.Source:
         transformer, model["max_position_embeddings"] if around.is_st else None
     )
     _check_arguments(transformer, length)
-    added = huggingface_token_ids.added_to_text(transformer)
+    added = huggingface_token_ids.added_to_text(transformer, fast)
     if added:
         warnings.append(
             "the folder's tokenizer finds these added tokens in a text, and here they "
@@ -225,14 +233,18 @@ def _vector_settings(
 
 
 def _tokenizer(
-    folder: str, architecture: architectures.Architecture, rows: int, is_ours: bool
+    folder: str,
+    architecture: architectures.Architecture,
+    rows: int,
+    is_ours: bool,
+    fast: dict,
 ) -> dict[str, Any]:
-    """Reads the fields of a `Source` that describe the tokenizer.
+    """Reads the fields of a `Source` that describe the tokenizer; see `read`.
 
     Raises:
         UserError: this project does not follow a rule of the tokenizer.
     """
-    found = huggingface_tokenizer.read(folder, architecture, rows)
+    found = huggingface_tokenizer.read(folder, architecture, rows, fast)
     vocab_name = found["vocab_name"]
     if is_ours and vocab_name and "tokenizer" not in found:
         record = rules_lib.read(vocab_name)
@@ -248,11 +260,11 @@ def _tokenizer(
     return found
 
 
-def _spare_rows(folder: str, rows: int, vocab: list[str] | None) -> int:
+def _spare_rows(folder: str, rows: int, vocab: list[str] | None, fast: dict) -> int:
     """The last embedding rows, if no token has them: tables are often padded."""
     if not vocab or rows <= len(vocab):
         return 0
-    is_used = huggingface_token_ids.last_id(folder) >= len(vocab)
+    is_used = huggingface_token_ids.last_id(folder, fast) >= len(vocab)
     return 0 if is_used else rows - len(vocab)
 
 
@@ -285,6 +297,10 @@ def _check_arguments(folder: str, length: int | None) -> None:
                 f"{path} has {name}={shown(settings[name])}; allowed: null, or the "
                 f"longest sentence, {length}"
             )
+    if settings.get(_EXPANSION) is not None:
+        raise UserError(
+            f"{path} has {_EXPANSION}={shown(settings[_EXPANSION])}; allowed: null"
+        )
     for group in _ENCODER_ARGUMENTS:
         values = json_files.field(settings, group, dict, path, {})
         for name in sorted(values.keys() - _WITHOUT_EFFECT):

@@ -10,10 +10,14 @@ from cmlm.errors import UserError, shown
 from cmlm.tokenization import tokenizer_file
 
 
-def last_id(folder: str) -> int:
-    """The largest id that the JSON files of a folder give to a token, or -1."""
-    path = os.path.join(folder, tokenizer_file.FILE_NAME)
-    ids = ids_of(json_files.optional(path), path)
+def last_id(folder: str, fast: dict) -> int:
+    """The largest id that the JSON files of a folder give to a token, or -1.
+
+    Args:
+        folder: the folder of the encoder.
+        fast: the content of its tokenizer.json, or {}.
+    """
+    ids = ids_of(fast, os.path.join(folder, tokenizer_file.FILE_NAME))
     ids += json_files.optional(folder, "added_tokens.json").values()
     settings = json_files.optional(folder, "tokenizer_config.json")
     named = settings.get("added_tokens_decoder")
@@ -36,10 +40,16 @@ def ids_of(fast: dict, path: str) -> list:
     return ids + [token.get("id") for token in added if isinstance(token, dict)]
 
 
-def added_to_text(folder: str) -> list[str]:
-    """The tokens that the folder's tokenizer finds in a text, special ones left out."""
+def added_to_text(folder: str, fast: dict | None = None) -> list[str]:
+    """The tokens that the folder's tokenizer finds in a text, special ones left out.
+
+    Args:
+        folder: the folder of the encoder.
+        fast: the content of its tokenizer.json, or {}; None reads it.
+    """
     path = os.path.join(folder, tokenizer_file.FILE_NAME)
-    added = json_files.field(json_files.optional(path), "added_tokens", list, path, [])
+    fast = json_files.optional(path) if fast is None else fast
+    added = json_files.field(fast, "added_tokens", list, path, [])
     return [
         json_files.field(token, "content", str, path)
         for token in added

@@ -22,28 +22,31 @@ from cmlm.modeling.foreign import (
     huggingface_wordpiece,
 )
 from cmlm.tokenization import tokenizer_file, vocabulary_file
-from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.rules import Rules, looks_lower_case
 
 _SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 # The classes of transformers that take every rule from tokenizer.json.
 _GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
-def read(folder: str, architecture: architectures.Architecture, rows: int) -> dict:
+def read(
+    folder: str, architecture: architectures.Architecture, rows: int, fast: dict
+) -> dict:
     """Reads the fields of a `base.Source` that describe the tokenizer.
 
     Args:
         folder: the folder of the encoder.
         architecture: its architecture.
         rows: the rows of its embedding table.
+        fast: the content of its tokenizer.json, or {}.
 
     Raises:
         UserError: this project does not follow a rule of the tokenizer.
     """
-    _check_truncation(folder)
+    _check_truncation(folder, fast)
     path = os.path.join(folder, tokenizer_file.FILE_NAME)
     if tf.io.gfile.exists(path):
-        values = tokenizer_file.load(path)
+        values = tokenizer_file.essence(fast)
         # Tokenizers of BERT's family need no more than their tokens and their rules.
         if not architecture.needs_tokenizer_file and _is_bert(values, path):
             return _wordpiece(folder, values, rows)
@@ -105,13 +108,12 @@ def _stated_case(settings: dict) -> Rules:
     return Rules(True if lowers is None else lowers, settings.get("strip_accents"))
 
 
-def _check_truncation(folder: str) -> None:
+def _check_truncation(folder: str, fast: dict) -> None:
     """Refuses a tokenizer that cuts the start of a long text."""
     path = os.path.join(folder, "tokenizer_config.json")
     name, side = "truncation_side", json_files.optional(path).get("truncation_side")
     if side is None:
         path = os.path.join(folder, tokenizer_file.FILE_NAME)
-        fast = json_files.optional(path)
         stated = json_files.field(fast, "truncation", dict, path, {})
         name, side = "truncation.direction", stated.get("direction")
     if side not in (None, "right", "Right"):
@@ -152,6 +154,12 @@ def _wordpiece(folder: str, fast: dict, rows: int) -> dict:
     found = huggingface_wordpiece.read(folder, fast, rows, is_general)
     ours = Rules(found["rules"]["lower_case"], found["rules"]["strip_accents"])
     found["notes"] = [] if is_general else _note_of_case(ours, _stated_case(settings))
+    is_stated = bool(fast) or settings.get("do_lower_case") is not None
+    if not is_stated and not looks_lower_case(found["vocab"] or ()):
+        found["warnings"] = [
+            "text is lower-cased, transformers' default, although the vocabulary has "
+            "capitals; do_lower_case=false in tokenizer_config.json keeps capitals"
+        ]
     return found
 
 

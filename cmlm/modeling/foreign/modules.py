@@ -60,7 +60,8 @@ class Modules:
         prompts: the texts that may precede a text, by name.
         prompt: the text that precedes every text by default, or "".
         dimensions: the first components of a vector, this many; 0: all.
-        notes: settings that are not followed, one sentence each.
+        notes: settings that are not followed and change no vector, one sentence each.
+        warnings: settings that are not followed and change vectors, likewise.
     """
 
     is_st: bool = False
@@ -72,6 +73,7 @@ class Modules:
     prompt: str = ""
     dimensions: int = 0
     notes: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
 
 
 def _name_of(switch: str) -> str:
@@ -116,7 +118,8 @@ def read(folder: str) -> Modules:
     settings_path = os.path.join(folder, PROMPTS)
     settings = json_files.optional(settings_path)
     prompts = _prompts(settings, settings_path)
-    # sentence-transformers takes an unknown name for no prompt, too.
+    # An unknown name is no prompt, as in sentence-transformers before version 6, which
+    # refuses it.
     default = json_files.field(settings, "default_prompt_name", str, settings_path, "")
     found = Modules(is_st=True, prompts=prompts, prompt=prompts.get(default, ""))
     similarity = settings.get("similarity_fn_name")
@@ -151,7 +154,7 @@ def read(folder: str) -> Modules:
             config = os.path.join(folder, where, _CONFIG)
             found.pooling = _pooling(config)
             if json_files.read(config).get("include_prompt") is False:
-                found.notes.append(
+                found.warnings.append(
                     "include_prompt false is not kept: the tokens of a prompt count in "
                     "the pooling"
                 )

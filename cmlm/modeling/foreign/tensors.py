@@ -14,6 +14,9 @@ from cmlm.common import json_files, shared_memory
 from cmlm.errors import UserError, one_line
 
 FILE_NAME = "model.safetensors"
+# The weights of transformers' models in TensorFlow.
+_OF_TENSORFLOW = "tf_model.h5"
+_FLOATS = ("F32", "F16", "BF16", "F64")
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 # The most numbers that are copied at once.
 _BLOCK = 2**22
@@ -33,7 +36,13 @@ class Tensors:
             paths = [os.path.join(folder, name) for name in sorted(chosen)]
         else:
             refuse_pickle(folder)
-            raise UserError(f"{folder} has no {FILE_NAME}")
+            remedy = ""
+            if tf.io.gfile.exists(os.path.join(folder, _OF_TENSORFLOW)):
+                remedy = (
+                    "; transformers 4 writes it: AutoModel.from_pretrained(DIR, "
+                    "from_tf=True).save_pretrained(NEW)"
+                )
+            raise UserError(f"{folder} has no {FILE_NAME}{remedy}")
         self._written = {path: _identity(path) for path in paths}
         self._files = {path: _open(path) for path in paths}
         self._path = {
@@ -54,8 +63,10 @@ class Tensors:
         """Reads an array as float32."""
         path = self._path[name]
         kind = self._files[path].get_slice(name).get_dtype()
-        if kind not in ("F32", "F16", "BF16", "F64"):
-            raise UserError(f"{path} has {name} as {kind}; allowed: F32, F16, BF16")
+        if kind not in _FLOATS:
+            raise UserError(
+                f"{path} has {name} as {kind}; allowed: {', '.join(_FLOATS)}"
+            )
         shape = self.shape(name)
         # The pages of a file stay in memory as long as it is open, so each reading
         # opens it anew.
@@ -109,6 +120,7 @@ def refuse_pickle_file(path: str) -> None:
     if path.endswith(_PICKLES):
         raise UserError(
             f"{path} is a pickle, which can run any program when it is read; allowed: "
-            f"{FILE_NAME}, which AutoModel.from_pretrained(DIR).save_pretrained(DIR) "
-            "of transformers writes if you trust the file"
+            f"{FILE_NAME}; if you trust the file, SentenceTransformer(DIR).save(NEW) "
+            "converts a folder with modules.json, and "
+            "AutoModel.from_pretrained(DIR).save_pretrained(NEW) any other"
         )

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from cmlm.common import json_files, path_names
-from cmlm.errors import UserError
+from cmlm.errors import UserError, one_line
 from cmlm.modeling import weights
 from cmlm.modeling.foreign import base
 from cmlm.tokenization import vocabulary_file
@@ -131,7 +132,7 @@ def read(prefix: str) -> base.Source:
         path=prefix,
         kind=f"{'a Model Garden' if is_garden else 'an original'} BERT checkpoint",
         model=model,
-        load=lambda: arrays(stored, found),
+        load=lambda: arrays(stored, found, prefix),
         vocab=vocab,
         vocab_name=vocab_name if vocab else "",
         rules=stated | rules,
@@ -162,7 +163,14 @@ def _tf1_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
 def garden_names(stored, path: str) -> tuple[dict[str, str], list[str]]:
     """Returns the keys of an object-based checkpoint by our names, and unused keys."""
     graph = trackable_object_graph_pb2.TrackableObjectGraph()
-    graph.ParseFromString(stored.get_tensor(OBJECT_GRAPH))
+    content = tensor(stored, OBJECT_GRAPH, path)
+    try:
+        graph.ParseFromString(content)
+    # The decoder's error has another class on each of the supported protobuf versions.
+    except Exception as error:
+        raise UserError(
+            f"{path} has a damaged {OBJECT_GRAPH}: {one_line(error)}"
+        ) from error
     full_names = {
         attribute.checkpoint_key: attribute.full_name
         for node in graph.nodes
@@ -251,18 +259,39 @@ def _bert_config(config: dict, path: str, model: dict) -> dict:
     }
 
 
-def arrays(stored, found: dict[str, str]) -> dict[str, np.ndarray]:
-    """Reads the weights; joins the axes that a model splits by attention heads.
+def tensor(stored, name: str, path: str) -> Any:
+    """Reads a tensor of a checkpoint: an array, or the bytes of a string.
+
+    Args:
+        stored: the checkpoint.
+        name: the tensor.
+        path: the path of the checkpoint, for the message.
 
     Raises:
-        UserError: a tensor is damaged.
+        UserError: the data of the checkpoint are cut off or have another checksum.
+    """
+    try:
+        return stored.get_tensor(name)
+    except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
+        raise UserError(
+            f"{path}: tensor {name} cannot be read: {one_line(error, most=500)}"
+        ) from error
+
+
+def arrays(stored, found: dict[str, str], path: str) -> dict[str, np.ndarray]:
+    """Reads the weights; joins the axes that a model splits by attention heads.
+
+    Args:
+        stored: the checkpoint.
+        found: its name of each weight, by our name.
+        path: its path, for messages.
+
+    Raises:
+        UserError: see `tensor`.
     """
     arrays = {}
     for here, there in found.items():
-        try:
-            array = stored.get_tensor(there)
-        except (tf.errors.OpError, ValueError, IndexError, RuntimeError) as error:
-            raise UserError(f"tensor {there} cannot be read: {error}") from error
+        array = tensor(stored, there, path)
         if re.search(r"self_attention/\w+/kernel$", here) and array.ndim == 3:
             one_side = here.endswith("attention_output/kernel")
             shape = (-1, array.shape[-1]) if one_side else (array.shape[0], -1)

@@ -28,6 +28,8 @@ from cmlm.tokenization.rules import MAX_WORD_BYTES
 # The longest word in bytes, by tf-text's default, which published preprocessors use.
 # Longer words are [UNK].
 _MAX_WORD_BYTES = 100
+# What the root object of an export of this project holds beside the text API.
+_OWN_ASSET = "vocab_rules_file"
 # From an output back to its op there are a few dozen identities and calls.
 _MOST_STEPS = 200
 
@@ -55,10 +57,17 @@ def read(folder: str) -> base.Source:
     settings = _own_settings(description)
     found, unused = tf_checkpoints.garden_names(stored, folder)
     notes: list[str] = []
+    warnings: list[str] = []
     model = tf_checkpoints.shapes(stored, found, folder)
     with _damage_named(folder):
-        model |= _beyond_weights(saved, settings, notes)
+        model |= _beyond_weights(saved, settings, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
+        if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
+            warnings.append(
+                f"{export_layout.DESCRIPTION} of this export is missing beside the "
+                "folder: prompts, scaling, the longest sentence and the number of "
+                "positions for conditions are unknown"
+            )
     vocab_name = vocab_name or _vocabulary_near(folder)
     vocab = base.read_vocab(vocab_name) if vocab_name else None
     rules = {
@@ -71,7 +80,7 @@ def read(folder: str) -> base.Source:
         path=folder,
         kind="a TF Hub SavedModel",
         model=model,
-        load=lambda: tf_checkpoints.arrays(stored, found),
+        load=lambda: tf_checkpoints.arrays(stored, found, folder),
         vocab=vocab,
         vocab_name=vocab_name,
         tokenizer=(
@@ -79,22 +88,24 @@ def read(folder: str) -> base.Source:
             if vocabulary_file.is_json(vocab_name)
             else None
         ),
-        rules=rules | _rules(stored, vocab_name, vocab, notes),
+        rules=rules | _rules(stored, folder, vocab_name, vocab, notes),
         own_positions=bool(settings),
         **(_beyond_graph(description, settings) if settings else {}),
         unused=unused,
         notes=notes,
+        warnings=warnings,
     )
 
 
 def _beyond_weights(
-    saved, settings: dict[str, Any], notes: list[str]
+    saved, settings: dict[str, Any], hidden_size: int, notes: list[str]
 ) -> dict[str, Any]:
     """The settings of the encoder that the shapes of its weights do not show.
 
     Args:
         saved: the SavedModel, whose graph shows most of them.
         settings: of an export of this project, see `_own_settings`; else empty.
+        hidden_size: the width of a token vector.
         notes: gets a line for each setting that is assumed.
     """
     found: dict[str, Any] = {"hidden_activation": _activation(saved)}
@@ -106,9 +117,11 @@ def _beyond_weights(
     if settings:
         own = ("num_views", "pooling", "sentence_vector", "dimensions")
         return found | {name: settings[name] for name in own if name in settings}
-    pooling = _pooling(saved)
+    pooling, width = _pooling(saved)
     if pooling is None:
         notes.append("the graph does not show the pooling: mean is assumed")
+    elif 0 < width < hidden_size:
+        found["dimensions"] = width
     return found | {"pooling": pooling or "mean"}
 
 
@@ -153,7 +166,7 @@ def _own_settings(path: str) -> dict[str, Any]:
 
 
 def _rules(
-    stored, vocab_name: str, vocab: list[str] | None, notes: list[str]
+    stored, folder: str, vocab_name: str, vocab: list[str] | None, notes: list[str]
 ) -> dict[str, Any]:
     """Returns the rules that an export of this project, any other, or tokens state."""
     key = "do_lower_case/.ATTRIBUTES/VARIABLE_VALUE"
@@ -161,7 +174,7 @@ def _rules(
         # Our own exports state all rules.
         return dict(rules_lib.read(vocab_name).rules)
     if stored.has_tensor(key):
-        return {"lower_case": bool(stored.get_tensor(key))}
+        return {"lower_case": bool(tf_checkpoints.tensor(stored, key, folder))}
     return base.vocabulary_rules(vocab_name, vocab, notes) if vocab else {}
 
 
@@ -221,8 +234,8 @@ def _epsilons(saved) -> set[float]:
 _POOLED_BY = {op: mode for mode, row in POOLINGS.items() for op in row.last_ops}
 
 
-def _pooling(saved) -> Optional[str]:
-    """Finds the pooling of `default`; None if the graph does not show it.
+def _pooling(saved) -> tuple[Optional[str], int]:
+    """Finds pooling and width of `default`; None and 0 if the graph hides them.
 
     TensorFlow stores the outputs of an encoder in the order of their keys, so
     `default` is the first one.
@@ -231,11 +244,19 @@ def _pooling(saved) -> Optional[str]:
     functions = {f.signature.name: f for f in library.function}
     call = _child_of_root(saved, "__call__")
     if call is None:
-        return None
+        return None, 0
+    described = saved.meta_graphs[0].object_graph_def.concrete_functions
     for name in call.function.concrete_functions:
         if name in functions:
-            return _POOLED_BY.get(_last_op(functions, functions[name]))
-    return None
+            pooling = _POOLED_BY.get(_last_op(functions, functions[name]))
+            return pooling, _width(described[name].output_signature)
+    return None, 0
+
+
+def _width(outputs) -> int:
+    """The number of components of `default`; 0 if its description does not say."""
+    shape = outputs.dict_value.fields["default"].tensor_spec_value.shape
+    return shape.dim[-1].size if len(shape.dim) == 2 else 0
 
 
 def _child_of_root(saved, name: str):
@@ -251,6 +272,9 @@ def _child_of_root(saved, name: str):
 
 def _last_op(functions: dict, function) -> str:
     """Finds the op that computes the first output, behind identities, casts and calls.
+
+    Two ops of this project may also come behind it: the cut to the first components,
+    and the choice of zeros for a text without tokens.
 
     Raises:
         ValueError: the output leads to itself.
@@ -270,6 +294,11 @@ def _last_op(functions: dict, function) -> str:
             nodes, reference = _returned(called, index)
         elif node.op in ("Identity", "IdentityN", "Cast"):
             reference = node.input[index if node.op == "IdentityN" else 0]
+        elif node.op == "StridedSlice" and not node.attr["shrink_axis_mask"].i:
+            reference = node.input[0]
+        elif node.op == "SelectV2":
+            # The vectors of texts with tokens.
+            reference = node.input[1]
         else:
             return node.op
     raise ValueError(f"over {_MOST_STEPS} steps from an output to its op")
