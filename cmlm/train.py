@@ -229,11 +229,13 @@ def main(_) -> int | None:
     config = configure()
     config.require_data()
     remote_tpu.refuse(config, FLAGS.model_dir)
+    kept = {"--teacher_cache": FLAGS.teacher_cache}
     # A validation may read a model_dir in which the user may not write.
     if trains:
+        config.check_comparison()
         # A resumed run may read the vocabulary and params.yaml of its own model_dir.
-        kept = {"--model_dir": FLAGS.model_dir, "--teacher_cache": FLAGS.teacher_cache}
-        outputs.check({}, inputs_of(config), kept=kept)
+        kept["--model_dir"] = FLAGS.model_dir
+    outputs.check({}, inputs_of(config), kept=kept)
     strategy = _build_strategy(config)
     _announce(config, strategy)
     planned = stages.plan(config, FLAGS.model_dir)

@@ -43,12 +43,13 @@ def build(
     @tf.function(autograph=False)
     def call(inputs, training=False):
         ids = inputs["input_word_ids"]
-        width, most = tf.shape(ids)[1], encoder.token_positions
-        # Later positions would be those of CMLM's conditions. Other assertions add many
-        # operations.
+        most = encoder.token_positions
+        # Later positions would be those of CMLM's conditions; padding may have them.
+        # Other assertions add many operations.
+        is_longer = tf.reduce_any(inputs["input_mask"][:, most:] != 0)
         check = tf.raw_ops.Assert(
-            condition=width <= most,
-            data=["the tensors have", width, f"tokens; allowed: at most {most}"],
+            condition=~is_longer,
+            data=[f"a text has more than {most} tokens; allowed: at most {most}"],
         )
         with tf.control_dependencies([check]):
             ids = tf.identity(ids)

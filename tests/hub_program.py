@@ -40,7 +40,10 @@ def use(out, text):
     found["inference"] = encoder(inputs, training=False)["default"]
     found["dropout_1"] = encoder(inputs, training=True)["default"]
     found["dropout_2"] = encoder(inputs, training=True)["default"]
-    wider = {name: tf.pad(value, [[0, 0], [0, 1]]) for name, value in inputs.items()}
+    padded = {name: tf.pad(value, [[0, 0], [0, 1]]) for name, value in inputs.items()}
+    gap = encoder(padded)["default"] - encoder(inputs)["default"]
+    found["padded"] = float(tf.reduce_max(abs(gap)))
+    wider = {**padded, "input_mask": tf.ones_like(padded["input_mask"])}
     for name, call in (
         ("called", encoder),
         ("training", lambda tensors: encoder(tensors, training=True)),

@@ -142,6 +142,17 @@ def test_ulr_has_the_papers_numbers():
         ("trainer.stacking_steps=[1,1,1]", "num_layers is 12; allowed: multiples of 8"),
         ("trainer.schedule=both", "'both'; allowed: joint, interleaved"),
         ("trainer.best_checkpoint_metric=mlm/loss", "empty, or a metric of cmlm"),
+        ("task.cmlm.train_data.sampling_exponent=2", "allowed: 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_is_named(override, message):
+    with pytest.raises(UserError, match=message):
+        loading.load("cmlm/english", (), [override]).validate()
+
+
+@pytest.mark.parametrize(
+    "override, said",
+    [
         (
             "trainer.best_checkpoint_comparison=higher",
             "comparison is 'higher'; allowed: lower, as lower values of cmlm/loss are",
@@ -154,19 +165,21 @@ def test_ulr_has_the_papers_numbers():
             "task.nli.weight=1,trainer.best_checkpoint_metric=nli/accuracy_en_de",
             "is 'lower'; allowed: higher",
         ),
-        ("task.cmlm.train_data.sampling_exponent=2", "allowed: 0 to 1"),
     ],
 )
-def test_what_does_not_fit_is_named(override, message):
-    with pytest.raises(UserError, match=message):
-        loading.load("cmlm/english", (), [override]).validate()
+def test_a_comparison_that_keeps_the_worst_checkpoint_is_refused(override, said):
+    config = loading.load("cmlm/english", (), [override])
+    config.validate()
+    with pytest.raises(UserError, match=said):
+        config.check_comparison()
 
 
+@pytest.mark.parametrize("metric", ["scored/cosine", "cmlm/shuffled_loss"])
 @pytest.mark.parametrize("comparison", ["lower", "higher"])
-def test_a_metric_without_a_better_direction_takes_both(comparison):
-    settings = ["task.scored.weight=1,trainer.best_checkpoint_metric=scored/cosine"]
+def test_a_metric_without_a_better_direction_takes_both(metric, comparison):
+    settings = [f"task.scored.weight=1,trainer.best_checkpoint_metric={metric}"]
     settings.append(f"trainer.best_checkpoint_comparison={comparison}")
-    loading.load("cmlm/english", (), settings).validate()
+    loading.load("cmlm/english", (), settings).check_comparison()
 
 
 def test_a_run_that_chose_the_worst_checkpoint_still_opens(tmp_path):
@@ -324,7 +337,7 @@ def test_a_size_beside_a_preset_wins():
             "seq_length is 500; allowed: at most 497",
         ),
         ("nonsense", "is not of the form a.b.c=value"),
-        ("'trainer.seed=1'", "c=value without the quotes, which only a shell removes"),
+        ("'trainer.seed=1'", "c=value; remove the quotes, which only a shell removes"),
         ("trainer.optimizer.learning_rate=nan", "is nan; allowed: above 0"),
         ("trainer.optimizer.clip_norm=.inf", "is inf; allowed: at least 0"),
         ("task.bitext.scale=.nan", "task.bitext.scale is nan"),

@@ -52,9 +52,11 @@ def test_other_languages(language, text, number):
         ("de", ["‹Ja.›", "›Nein.‹", "Er ging."]),
         ("cs", ["„Pojď.“", "Šel.", "‚Ne.‘", "Řekl."]),
         ("fr", ["Il dit : « Viens ! »", "Puis il partit.", "« Non. »", "«Si.»"]),
+        ("en", ["Great movie!", ":) I loved it."]),
         # Georgian letters, and lower-cased text, have no capitals.
         ("ka", ["თბილისი დედაქალაქია.", "მოსახლეობა 1,2 მილიონია!", "HTML.", "დიახ."]),
         ("en", ["the model was trained on text.", "it works well.", "results follow."]),
+        ("en", ['"no!" he cried.', "she left."]),
         ("th", ["สวัสดีครับ.", "ไปเที่ยวกัน พ.ศ.2540 กัน!"]),
     ],
 )
@@ -74,6 +76,9 @@ def test_quotations_and_scripts_without_capitals(language, expected):
             ["「そうですか。」と彼は言った。", "「はい。」", "「彼。」", "彼は来た。"],
         ),
         ("ja", ["彼は来た!", "私は行った。"]),
+        ("zh", ["乔治·W.布什是总统。", "它是Merit Network,Inc.的网站。"]),
+        # A space is missing here.
+        ("fr", ["Il ferma la porte.", "« Viens », dit-il."]),
     ],
 )
 def test_scripts_without_spaces(language, expected):
@@ -127,6 +132,7 @@ def test_layout_wrapped():
         (["今天天气", "很好，", "我们「去」", "。"], "今天天气很好，我们「去」。"),
         (["今天 AI", "很好", "3 天"], "今天 AI 很好 3 天"),
         (["오늘은", "간다."], "오늘은 간다."),
+        (["「はい。」", "そして彼は", "去った。"], "「はい。」 そして彼は去った。"),
     ],
 )
 def test_wrapped_lines_of_scripts_without_spaces(lines, joined):

@@ -400,6 +400,7 @@ def test_list_items_go_and_the_prose_around_them_stays(markup, paragraphs):
         ("Eins.<br>Zwei.<BR />''Drei.<br/>''", ["Eins.", "Zwei.", "Drei."]),
         ("A.<hr>B.\n* c <br> d\nE.{{x|f<br>g}}", ["A.", "B.", "E."]),
         ("是-{zh-hans:软件; zh-hant:軟體}-和-{文本}-。", ["是软件和文本。"]),
+        ("是-{zh-hans:A&amp;B; zh-hant:C}-。", ["是A&B。"]),
         ("在-{A|zh-cn:甲;zh-tw:乙}--{H|zh-cn:丙;zh-tw:丁}-。", ["在甲。"]),
         ("-{zh-hans;zh-hant|甲}-和-{[[A|乙]]}-。", ["甲和乙。"]),
         ("N-{4-phenyl}-2 is one.", ["N-{4-phenyl}-2 is one."]),

@@ -22,9 +22,9 @@ COMPARISONS = ("lower", "higher")
 # The metrics of objectives by the comparison that finds the best value. Neither does
 # for others, such as `scored/cosine`, the mean cosine of pairs of all scores.
 _BEST = {
-    "lower": re.compile(r"\w+/(\w+_)?(loss|error)"),
+    "lower": re.compile(r"\w+/(?!shuffled_)(\w+_)?(loss|error)"),
     "higher": re.compile(
-        r"\w+/((\w+_)?accuracy(_\w+)?|order|conditioning_gain)|distill\w*/cosine"
+        r"\w+/(?!shuffled_)((\w+_)?accuracy(_\w+)?|order|conditioning_gain)|distill\w*/cosine"
     ),
 }
 
@@ -195,7 +195,6 @@ class ExperimentConfig(hyperparams.Config):
                 "every objective has weight 0; set one, such as task.cmlm.weight=1"
             )
         fields.check_ranges(self)
-        self._check_comparison()
         if not self.trainer.epochs:
             self.check_steps()
 
@@ -241,11 +240,11 @@ class ExperimentConfig(hyperparams.Config):
         for name, objective in enabled.items():
             objective.check_model(f"task.{name}.", self.model)
 
-    def _check_comparison(self) -> None:
+    def check_comparison(self) -> None:
         """Raises UserError if `best/` would keep the worst checkpoint.
 
-        `check_together` does not call it: a run of an earlier version may have such a
-        pair of settings, and still opens.
+        Only a training calls it: a run of an earlier version may have such a pair of
+        settings, and still opens.
         """
         best, given = (
             self.trainer.best_checkpoint_metric,

@@ -135,9 +135,9 @@ def _read_override(text: str, source: str) -> dict:
         raise UserError(f"{source} has a value that is not YAML: {error}") from error
     if not isinstance(values, dict):
         is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-        without = " without the quotes, which only a shell removes"
+        advice = "; remove the quotes, which only a shell removes by itself"
         raise UserError(
-            f"{source} is not of the form a.b.c=value{without if is_quoted else ''}"
+            f"{source} is not of the form a.b.c=value{advice if is_quoted else ''}"
         )
     return values
 

@@ -43,6 +43,7 @@ _LINES_TO_INSPECT = 2_000_000
 _FIRST_LINES = 1_000
 # Remote files take long to open.
 _OPEN_AT_ONCE = 16
+_LINES_OF_LATER_FILES = 100
 # So many pairs have different sources and targets.
 _MANY_PAIRS = 100
 # A larger share of pairs with equal sides gets a warning.
@@ -221,7 +222,7 @@ def inspect(
     _refuse_bad_lines(report, kind)
     _refuse_numbers(report, kind, form)
     _refuse_constant(report, kind, form)
-    _refuse_other_columns(files[report.files :], files[0], report.columns, kind)
+    _refuse_other_columns(files[report.files :], report.columns, kind)
     if report.equal_sides > _NEARLY_ALL * report.pairs:
         logger.warning(
             "%s %s: the first two columns are equal in %s of %s lines; %s should be two"
@@ -288,30 +289,28 @@ def _refuse_bad_lines(report: BitextReport, kind: str) -> None:
         )
 
 
-def _refuse_other_columns(
-    files: Sequence[str], first: str, columns: int, kind: str
-) -> None:
+def _refuse_other_columns(files: Sequence[str], columns: int, kind: str) -> None:
     """Raises UserError for a file of which training would read hardly a line.
 
     Args:
         files: the files that the inspection has not opened.
-        first: the file that decides on the columns.
-        columns: its number of columns.
+        columns: the number of columns of a good line.
         kind: the name of such data, for messages.
     """
 
     def begin(path: str) -> BitextReport:
         report = BitextReport(columns=columns)
-        _read(path, report, _FIRST_LINES)
+        _read(path, report, _LINES_OF_LATER_FILES)
         return report
 
     with concurrent.futures.ThreadPoolExecutor(_OPEN_AT_ONCE) as threads:
         for path, report in zip(files, threads.map(begin, files), strict=True):
             if report.bad > report.pairs:
+                threads.shutdown(wait=False, cancel_futures=True)
                 raise UserError(
                     f"{report.bad:,} of the first {report.lines:,} lines of {kind} "
-                    f"{path} do not have {columns} columns with text; allowed: as "
-                    f"many columns in each file as in {first}"
+                    f"{path} do not have {columns} columns with text; allowed: "
+                    f"{columns} columns in every file"
                 )
 
 

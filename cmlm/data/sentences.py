@@ -46,19 +46,24 @@ _CLOSING = re.compile(
     rf"""|[”’」』]+(?:(?<=[」』])|(?=[{UNSPACED}]))"""
 )
 _OPENING = "\"'“‘„‚«»‹›([ "
+# Marks that close a quotation only if it began with one of these.
+_OPENED_BY = dict.fromkeys("“‘«‹", "„‚»›")
+_LONGEST_QUOTATION = 2_000
 # A particle binds a quotation to the rest of its sentence: 고 in Korean, と in
 # Japanese. Chinese has none, so there a quoted sentence ends.
-_PARTICLE = re.compile(f"[ぁ-ゖ{_HANGUL}]")
-# 'Why?', he said: a sentence does not begin with a comma.
-_INSIDE = re.compile("[,;:，；：、]")
+_PARTICLE = re.compile(f"[とっなをがはのにもでかよへや{_HANGUL}]")
+# 'Why?', he said: a sentence does not begin with a comma, but may with a smiley.
+_INSIDE = re.compile("[,，；：、]|[;:](?![-')(DPp])")
 # `tf.data.Dataset`, 2.15. Chinese and Japanese have no space between sentences, but a
-# full stop behind a digit is part of a number there, too. Thai has abbreviations: พ.ศ.
+# full stop behind a digit is part of a number there, too, and one behind a Latin letter
+# ends an initial or an abbreviation. Thai has abbreviations: พ.ศ.
 _IN_WORD = re.compile(
-    rf"(?<=[.!?])(?<![{_HAN_AND_KANA}][!?])(?![{_HAN_AND_KANA}])[^\W_]"
+    rf"(?<=[.!?])(?<![{_HAN_AND_KANA}][!?])(?!(?<![A-Za-z].)[{_HAN_AND_KANA}])[^\W_]"
     r"|(?<=\d\.)[^\W_]"
 )
 _UNSPACED_BREAK = re.compile(
-    rf"(?<=[{UNSPACED}{_WIDE_MARKS}])\n(?=[{UNSPACED}{_WIDE_MARKS}])"
+    # Not behind a quotation of whole sentences, which ends its sentence.
+    rf"(?<![。！？][」』])(?<=[{UNSPACED}{_WIDE_MARKS}])\n(?=[{UNSPACED}{_WIDE_MARKS}])"
 )
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
@@ -111,14 +116,15 @@ def split(paragraph: str, language: str = "en") -> list[str]:
         # A closing mark belongs to the sentence before it. A space may precede the mark
         # only if the mark cannot open the next sentence.
         closing = _CLOSING.match(text, end)
-        if closing and not (closing[0][0] == " " and _opens(text, closing)):
+        if closing and not _opens(text, closing):
             end = closing.end()
             if _PARTICLE.match(text, end):
                 continue
         following = text[end:].lstrip(_OPENING)[:1]
         # 'Stop!' she said: the sentence continues. Georgian letters have no capitals at
         # the beginning of a sentence, and neither has a lower-cased corpus.
-        if has_capitals and following.islower() and following != following.title():
+        may_tell = has_capitals or closing
+        if may_tell and following.islower() and following != following.title():
             continue
         if _INSIDE.match(text, end) or _IN_WORD.match(text, end):
             continue
@@ -137,8 +143,15 @@ def _short_code(language: str) -> str:
 
 
 def _opens(text: str, mark: re.Match[str]) -> bool:
-    """Tells whether a mark after a space opens the next sentence."""
-    return text[mark.end() : mark.end() + 1].strip() != ""
+    """Tells whether a mark behind a sentence opens the next one."""
+    first, start = mark[0][0], mark.start()
+    if first == " ":
+        return text[mark.end() : mark.end() + 1].strip() != ""
+    openers = _OPENED_BY.get(first, "")
+    begin = max(start - _LONGEST_QUOTATION, 0)
+    return bool(openers) and not any(
+        text.find(each, begin, start) >= 0 for each in openers
+    )
 
 
 def _append(sentences: list[str], piece: str) -> None:

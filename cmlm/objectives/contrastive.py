@@ -53,8 +53,8 @@ class ContrastiveObjective(NestedObjective):
 
     Every source ranks all targets of the global batch, and every target all sources;
     hard negatives join the targets. A text does not count as a negative if it stands in
-    the pair of the query, or in a pair that shares a text with that pair: it, too, is a
-    partner of the query.
+    the pair of the query, or in a pair that shares a text with that pair: most such
+    texts are partners of the query, too.
 
     A batch holds `source_word_ids`, `source_mask`, `target_word_ids`, `target_mask`
     int32 [rows, length], `source_hash`, `target_hash` int64 [rows]; with hard negatives
@@ -159,7 +159,7 @@ class Pool:
         batch: dict[str, tf.Tensor],
         cross_replica: bool,
     ):
-        self._gather = distributed.gather_replicas if cross_replica else tf.identity
+        self._gather = distributed.gather_replicas if cross_replica else lambda x: x
         self._pairs = _halves(
             tf.stack([batch["source_hash"], batch["target_hash"]], axis=1)
         )
@@ -193,24 +193,25 @@ class Pool:
             negatives], for the targets and the hard negatives after them.
         """
         pairs = self._gather(self._pairs)
-        texts = [pairs[:, 0], pairs[:, 1]]
+        sources, targets = pairs[:, 0], pairs[:, 1]
         if self.has_negatives:
-            texts.append(tf.reshape(self._gather(_halves(self._negatives)), [-1, 2]))
-        texts, rows = tf.concat(texts, axis=0), tf.shape(pairs)[0]
-        own = _stand_in(texts, self._pairs)
-        shares = own[:, :rows] | own[:, rows : 2 * rows]
-        # Few batches repeat a text, and this product is larger than the similarities.
+            negatives = tf.reshape(self._gather(_halves(self._negatives)), [-1, 2])
+            targets = tf.concat([targets, negatives], axis=0)
+        own = [_stand_in(texts, self._pairs) for texts in (sources, targets)]
+        shares = own[0] | own[1][:, : tf.shape(pairs)[0]]
+        # Few batches repeat a text, and the products are larger than the similarities.
         repeats = tf.reduce_any(tf.reduce_sum(tf.cast(shares, tf.int32), axis=1) > 1)
 
         def through_other_pairs():
-            counts = tf.matmul(
-                tf.cast(shares, tf.float32),
-                tf.cast(_stand_in(texts, pairs), tf.float32),
-            )
-            return counts > 0
+            of_all = own
+            if pairs is not self._pairs:
+                of_all = [_stand_in(texts, pairs) for texts in (sources, targets)]
+            return [
+                tf.matmul(tf.cast(shares, tf.float32), tf.cast(each, tf.float32)) > 0
+                for each in of_all
+            ]
 
-        known = tf.cond(repeats, through_other_pairs, lambda: own)
-        return known[:, :rows], known[:, rows:]
+        return tuple(tf.cond(repeats, through_other_pairs, lambda: own))
 
     def absent(self) -> tf.Tensor:
         """Bool [all negatives]: whether a negative is padding."""
@@ -227,8 +228,10 @@ def _stand_in(texts: tf.Tensor, pairs: tf.Tensor) -> tf.Tensor:
     Returns:
         Bool [rows, n].
     """
-    same = tf.reduce_all(pairs[:, tf.newaxis] == texts[:, tf.newaxis], axis=3)
-    return tf.reduce_any(same, axis=2)
+    first, second = (
+        tf.reduce_all(pairs[:, side, tf.newaxis] == texts, axis=2) for side in (0, 1)
+    )
+    return first | second
 
 
 def _halves(hashes: tf.Tensor) -> tf.Tensor:

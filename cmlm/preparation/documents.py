@@ -57,6 +57,10 @@ def loose_fingerprint(text: str) -> int:
     return fingerprint("".join(filter(_is_compared, text)))
 
 
+# The combining grapheme joiner and the inherent vowels of Khmer.
+_INVISIBLE = "\u034f\u17b4\u17b5"
+
+
 @functools.cache
 def _is_compared(character: str) -> bool:
     """Whether a character is a letter, a digit, or a sign that no text leaves out."""
@@ -70,6 +74,7 @@ def _is_compared(character: str) -> bool:
         unicodedata.category(character) in ("Mn", "Mc")
         and (combining < 10 or 84 <= combining <= 132)
         and "VARIATION SELECTOR" not in unicodedata.name(character, "")
+        and character not in _INVISIBLE
     )
 
 

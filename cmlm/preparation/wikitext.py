@@ -15,12 +15,14 @@ _NO_PROSE = {
     *("ref", "table", "gallery", "references", "timeline", "imagemap", "mapframe"),
     *("code", "syntaxhighlight", "source", "pre", "chem", "ce", "hiero"),
 }
-# These tags end a line.
-_BREAKS = {"br", "hr"}
+# These tags end a line. Nodes of a tree would take long to replace, and line ends would
+# end the item of a list, so a control character stands for them.
+_BREAK = re.compile(r"</?[bh]r\b[^<>]*>", re.IGNORECASE)
+_MARK = "\x1e"
 # `-{zh-hans:软件; zh-hant:軟體}-`: a text for each variant of the language, or one text
 # for all of them, behind flags. The flags H, T and - show no text.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\[\]]*)\|)?([^{}]*)\}-")
-_VARIANT = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]+)*\s*:([^;]*)")
+_VARIANT = re.compile(r"\s*[a-z]{2,3}(?:-[a-z]+)*\s*:((?:&#?\w+;|[^;])*)")
 _SHOWS_NOTHING = re.compile("[HT-]")
 # `File:A.jpg` or `de:Ameise`. Behind a space a colon is part of a title, unless the
 # name before it is a namespace of the wiki.
@@ -43,20 +45,17 @@ def paragraphs(markup: str, namespaces: Iterable[str] = ()) -> list[str]:
             links to their pages are dropped. English names are known.
     """
     known = _NAMESPACES.union(map(str.casefold, filter(None, namespaces)))
-    code = mwparserfromhell.parse(_VARIANTS.sub(_first_variant, markup))
+    markup = _BREAK.sub(_MARK, _VARIANTS.sub(_first_variant, markup))
+    code = mwparserfromhell.parse(markup)
     _drop_list_items(code)
     for node in code.ifilter(
-        recursive=True,
-        matches=lambda node: _tag(node) in _BREAKS or _is_no_prose(node, known),
+        recursive=True, matches=lambda node: _is_no_prose(node, known)
     ):
         try:
-            if _tag(node) in _BREAKS:
-                code.replace(node, "\n")
-            else:
-                code.remove(node)
+            code.remove(node)
         except ValueError:  # inside a node that was already removed
             continue
-    lines = (line.split() for line in code.strip_code().split("\n"))
+    lines = (line.split() for line in re.split(f"[\n{_MARK}]", code.strip_code()))
     return [" ".join(words) for words in lines if words]
 
 

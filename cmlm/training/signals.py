@@ -43,9 +43,15 @@ class Signals:
         # Python writes the number of each signal there as it arrives.
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        self._previous_writer = signal.set_wakeup_fd(
-            self._writer, warn_on_full_buffer=False
-        )
+        try:
+            self._previous_writer = signal.set_wakeup_fd(
+                self._writer, warn_on_full_buffer=False
+            )
+        except ValueError:
+            # Only the main thread receives signals.
+            os.close(self._reader)
+            os.close(self._writer)
+            raise
         self._teller = threading.Thread(target=self._tell, daemon=True)
         self._teller.start()
         for signum in _SIGNALS:

@@ -51,9 +51,9 @@ class RetrievalFiles(base.Task[Retrieval]):
 
     Thakur et al., 2021, https://arxiv.org/abs/2104.08663. A folder holds `corpus.jsonl`
     (`_id`, `title`, `text`), `queries.jsonl` (`_id`, `text`) and `qrels/test.tsv` (a
-    header; query, document and grade). A file of lines `query<TAB>passage`, as training
-    reads it, is a collection, too: its different passages, and those of further
-    columns, are the documents, and each line judges its passage relevant.
+    header; query, document and grade). A file of lines `query<TAB>passage` is a
+    collection, too (`.csv`: rows of two cells): its different passages, and those of
+    further columns, are the documents, and each line judges its passage relevant.
 
     The texts get the model's prompts for queries and documents, if it has them.
 

@@ -40,7 +40,7 @@ class Tensors:
             if tf.io.gfile.exists(os.path.join(folder, _OF_TENSORFLOW)):
                 remedy = (
                     "; transformers 4 writes it: AutoModel.from_pretrained(DIR, "
-                    "from_tf=True).save_pretrained(NEW)"
+                    "from_tf=True).save_pretrained(DIR)"
                 )
             raise UserError(f"{folder} has no {FILE_NAME}{remedy}")
         self._written = {path: _identity(path) for path in paths}
@@ -122,5 +122,5 @@ def refuse_pickle_file(path: str) -> None:
             f"{path} is a pickle, which can run any program when it is read; allowed: "
             f"{FILE_NAME}; if you trust the file, SentenceTransformer(DIR).save(NEW) "
             "converts a folder with modules.json, and "
-            "AutoModel.from_pretrained(DIR).save_pretrained(NEW) any other"
+            "AutoModel.from_pretrained(DIR).save_pretrained(DIR) any other"
         )
