@@ -293,7 +293,7 @@ def test_a_signal_is_told_if_the_run_does_not_stop_soon(seconds, monkeypatch, ca
         "SIGINT: the run stops after this step or validation; "
         f"kill -9 {os.getpid()} ends it at once\n"
     )
-    told = ""
+    told, before = "", signal.getsignal(signal.SIGINT)
     with signals.Signals() as received:
         os.kill(os.getpid(), signal.SIGINT)
         deadline = time.monotonic() + 20
@@ -304,7 +304,7 @@ def test_a_signal_is_told_if_the_run_does_not_stop_soon(seconds, monkeypatch, ca
     assert told + capfd.readouterr().err == ("" if seconds else said)
     # Nothing of the context is left.
     assert signal.set_wakeup_fd(-1) == -1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
     assert not received._teller.is_alive()
 
 
