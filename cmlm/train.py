@@ -229,8 +229,10 @@ def main(_) -> int | None:
     config = configure()
     config.require_data()
     remote_tpu.refuse(config, FLAGS.model_dir)
-    kept = {"--teacher_cache": FLAGS.teacher_cache}
-    # A validation may read a model_dir in which the user may not write.
+    kept = {}
+    # A validation may read folders in which the user may not write.
+    if trains or not os.path.isdir(FLAGS.teacher_cache or ""):
+        kept["--teacher_cache"] = FLAGS.teacher_cache
     if trains:
         config.check_comparison()
         # A resumed run may read the vocabulary and params.yaml of its own model_dir.

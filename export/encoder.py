@@ -44,12 +44,15 @@ def build(
     def call(inputs, training=False):
         ids = inputs["input_word_ids"]
         most = encoder.token_positions
-        # Later positions would be those of CMLM's conditions; padding may have them.
+        # Later positions are those of CMLM's conditions; padding may have them, too.
         # Other assertions add many operations.
         is_longer = tf.reduce_any(inputs["input_mask"][:, most:] != 0)
         check = tf.raw_ops.Assert(
-            condition=~is_longer,
-            data=[f"a text has more than {most} tokens; allowed: at most {most}"],
+            condition=~is_longer & (tf.shape(ids)[1] <= encoder.positions),
+            data=[
+                f"the tensors have too many tokens; allowed: at most {most}, and "
+                f"{encoder.positions} with padding"
+            ],
         )
         with tf.control_dependencies([check]):
             ids = tf.identity(ids)

@@ -57,6 +57,8 @@ def test_other_languages(language, text, number):
         ("ka", ["თბილისი დედაქალაქია.", "მოსახლეობა 1,2 მილიონია!", "HTML.", "დიახ."]),
         ("en", ["the model was trained on text.", "it works well.", "results follow."]),
         ("en", ['"no!" he cried.', "she left."]),
+        ("en", ["he came (alone.)", 'i saw "up."', "it was fun."]),
+        ("de", ['Er sagte: "Halt.“', "Dann ging er.“", "Sie blieb."]),
         ("th", ["สวัสดีครับ.", "ไปเที่ยวกัน พ.ศ.2540 กัน!"]),
     ],
 )
@@ -77,6 +79,7 @@ def test_quotations_and_scripts_without_capitals(language, expected):
         ),
         ("ja", ["彼は来た!", "私は行った。"]),
         ("zh", ["乔治·W.布什是总统。", "它是Merit Network,Inc.的网站。"]),
+        ("zh", ["他喜欢iPhone!", "我走了。", "他说OK?", "是。"]),
         # A space is missing here.
         ("fr", ["Il ferma la porte.", "« Viens », dit-il."]),
     ],
@@ -133,6 +136,7 @@ def test_layout_wrapped():
         (["今天 AI", "很好", "3 天"], "今天 AI 很好 3 天"),
         (["오늘은", "간다."], "오늘은 간다."),
         (["「はい。」", "そして彼は", "去った。"], "「はい。」 そして彼は去った。"),
+        (["「はい。」", "と彼は", "言った。"], "「はい。」と彼は言った。"),
     ],
 )
 def test_wrapped_lines_of_scripts_without_spaces(lines, joined):

@@ -46,8 +46,9 @@ _CLOSING = re.compile(
     rf"""|[”’」』]+(?:(?<=[」』])|(?=[{UNSPACED}]))"""
 )
 _OPENING = "\"'“‘„‚«»‹›([ "
-# Marks that close a quotation only if it began with one of these.
-_OPENED_BY = dict.fromkeys("“‘«‹", "„‚»›")
+# Marks that close a quotation only if it began with one of these: French puts a space
+# behind them where they open.
+_OPENED_BY = dict.fromkeys("«‹", "„‚»›")
 _LONGEST_QUOTATION = 2_000
 # A particle binds a quotation to the rest of its sentence: 고 in Korean, と in
 # Japanese. Chinese has none, so there a quoted sentence ends.
@@ -58,12 +59,13 @@ _INSIDE = re.compile("[,，；：、]|[;:](?![-')(DPp])")
 # full stop behind a digit is part of a number there, too, and one behind a Latin letter
 # ends an initial or an abbreviation. Thai has abbreviations: พ.ศ.
 _IN_WORD = re.compile(
-    rf"(?<=[.!?])(?<![{_HAN_AND_KANA}][!?])(?!(?<![A-Za-z].)[{_HAN_AND_KANA}])[^\W_]"
+    rf"(?<=[.!?])(?<![{_HAN_AND_KANA}][!?])(?!(?<![A-Za-z]\.)[{_HAN_AND_KANA}])[^\W_]"
     r"|(?<=\d\.)[^\W_]"
 )
 _UNSPACED_BREAK = re.compile(
-    # Not behind a quotation of whole sentences, which ends its sentence.
-    rf"(?<![。！？][」』])(?<=[{UNSPACED}{_WIDE_MARKS}])\n(?=[{UNSPACED}{_WIDE_MARKS}])"
+    rf"(?<=[{UNSPACED}{_WIDE_MARKS}])\n(?=[{UNSPACED}{_WIDE_MARKS}])"
+    # A quotation of whole sentences ends its sentence, unless と or って follows.
+    r"(?:(?<![。！？][」』]\n)|(?=[とっ]))"
 )
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
@@ -123,7 +125,7 @@ def split(paragraph: str, language: str = "en") -> list[str]:
         following = text[end:].lstrip(_OPENING)[:1]
         # 'Stop!' she said: the sentence continues. Georgian letters have no capitals at
         # the beginning of a sentence, and neither has a lower-cased corpus.
-        may_tell = has_capitals or closing
+        may_tell = has_capitals or (closing and text[position - 1] in "!?,")
         if may_tell and following.islower() and following != following.title():
             continue
         if _INSIDE.match(text, end) or _IN_WORD.match(text, end):

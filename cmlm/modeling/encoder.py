@@ -89,8 +89,8 @@ class EncoderNetwork(keras.Model):
     components. Objectives train on `sentence_vector`, which has all of them.
 
     Attributes:
-        token_positions: the most tokens of a sentence; later rows of the position table
-            belong to conditions.
+        positions: the rows of the position table.
+        token_positions: the most tokens of a sentence; later rows belong to conditions.
 
     Args:
         config: the resolved configuration, with `vocab_size` set.
@@ -127,6 +127,7 @@ class EncoderNetwork(keras.Model):
             self.relative_positions = layers.RelativePositions(
                 config.num_attention_heads, name="relative_positions"
             )
+        self.positions = config.max_position_embeddings
         self.token_positions = config.token_positions
         self.read_by(config.pooling, projection, config.dimensions)
         # This call creates the variables: heads tie to the embedding table, and

@@ -137,7 +137,9 @@ def _checkpoints(folder: str) -> list[str]:
         return [named]
     found = tf.io.gfile.glob(os.path.join(files.escaped(folder), "*.index"))
     # Copies of a run may lack the file `checkpoint`, or the checkpoint that it names.
-    of_run = [re.fullmatch(r"ckpt-\d+.index", os.path.basename(path)) for path in found]
+    of_run = [
+        re.fullmatch(r"ckpt-\d+\.index", os.path.basename(path)) for path in found
+    ]
     if len(found) > 1 and all(of_run) and (newest := latest.newest_whole(folder)):
         return [newest]
     return sorted(path.removesuffix(".index") for path in found)
