@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
 from collections.abc import Iterator
 from typing import BinaryIO, TextIO
 
@@ -59,10 +58,8 @@ def make_directory(path: str) -> None:
 
 def _only(path: str) -> str:
     """Returns the glob that matches nothing but a path."""
-    if path_names.is_local(path):
-        # Beam lists the folder above the first special character: a path needs one.
-        path = os.path.abspath(path)
-    return glob.escape(path)
+    # Beam lists the folder above the first special character: a path needs one.
+    return glob.escape(path_names.absolute(path))
 
 
 def match(path: str, pattern: str = "") -> list[filesystem.FileMetadata]:

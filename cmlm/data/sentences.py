@@ -46,9 +46,9 @@ _CLOSING = re.compile(
     rf"""|[”’」』]+(?:(?<=[」』])|(?=[{UNSPACED}]))"""
 )
 _OPENING = "\"'“‘„‚«»‹›([ "
-# Marks that close a quotation only if it began with one of these: French puts a space
+# « and ‹ close a quotation only if it began with one of these: French puts a space
 # behind them where they open.
-_OPENED_BY = dict.fromkeys("«‹", "„‚»›")
+_OPENERS = "„‚»›"
 _LONGEST_QUOTATION = 2_000
 # A particle binds a quotation to the rest of its sentence: 고 in Korean, と in
 # Japanese. Chinese has none, so there a quoted sentence ends.
@@ -149,10 +149,9 @@ def _opens(text: str, mark: re.Match[str]) -> bool:
     first, start = mark[0][0], mark.start()
     if first == " ":
         return text[mark.end() : mark.end() + 1].strip() != ""
-    openers = _OPENED_BY.get(first, "")
     begin = max(start - _LONGEST_QUOTATION, 0)
-    return bool(openers) and not any(
-        text.find(each, begin, start) >= 0 for each in openers
+    return first in "«‹" and not any(
+        text.find(each, begin, start) >= 0 for each in _OPENERS
     )
 
 
