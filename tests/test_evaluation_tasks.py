@@ -623,20 +623,36 @@ def test_analogy_files(tmp_path):
 # ------------------------------------------------------------------- answers
 
 
+def test_public_geogranno(shared_data):
+    """The shares of ULR's table 9 follow only with names in the placeholders' place."""
+    data = paraphrase.Geogranno().read(DataDir(str(shared_data / "eval")))
+    assert (len(data.questions), len(data.phrases)) == (365, 158)
+    groups = paraphrase._by_length(data)
+    assert [round(100 * rows.mean(), 1) for rows in groups.values()] == [
+        *(32.6, 36.7, 30.7),
+        *(100, 62.2, 43.3),
+    ]
+    assert "how long is the colorado river river ?" in data.questions
+    assert not any("_" in question for question in data.questions)
+
+
 def test_geogranno_and_qnli(tmp_path):
     for part, pairs in {
-        "train": [("q1", "p1"), ("q2", "p2")],
+        "train": [("q1", "p1"), (" how long is the _river_ river ?", "p2")],
         "dev": [("q1", "p2")],
     }.items():
         lines = [json.dumps({"nl": q, "can": p}) for q, p in pairs]
         write_lines(tmp_path / "geogranno" / f"{part}_geo_granno.json", lines)
     task, data = read("geogranno", tmp_path)
+    assert data.questions == ["q1", "how long is the colorado river river ?"]
     assert data.gold == [{0, 1}, {1}]
-    vectors = {"q1": [1, 0], "q2": [1, 0], "p1": [1, 0], "p2": [0, 1]}
+    vectors = {"q1": [1, 0], "p1": [1, 0], "p2": [0, 1]}
+    vectors |= {"how long is the colorado river river ?": [1, 0], "q2": [1, 0]}
     scores = task.score(data, Table(vectors).encode)
     assert scores == {
         **{"accuracy": 50, "accuracy@5": 100, "accuracy@10": 100},
-        **{"accuracy@10/query 1-6": 100, "accuracy@10/difference 0+": 100},
+        **{"accuracy@10/query 1-6": 100, "accuracy@10/query 7-8": 100},
+        **{f"accuracy@10/difference {least}+": 100 for least in (0, 2, 3)},
     }
     # A question mark that stands alone is not a word.
     questions = ["a b c d e f g ?", "a ?"]
