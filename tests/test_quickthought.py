@@ -4,10 +4,10 @@ from pathlib import Path
 
 import model_dirs
 import numpy as np
+import oracles
 import pytest
 import tensorflow as tf
 import toys
-from oracles import softmax
 
 from cmlm.common import arrays, fields
 from cmlm.encoders import model_dir, opening
@@ -49,9 +49,33 @@ def test_loss_is_the_originals():
     expected = 0.0
     for query, target in (("source", "target"), ("target", "source")):
         scores = vectors(f, batch, query) @ vectors(g, batch, target).T
-        expected -= np.log(np.diag(softmax(scores))).sum()
+        expected -= np.log(np.diag(oracles.softmax(scores))).sum()
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     np.testing.assert_allclose(metrics["candidates"][0], BATCH * BATCH)
+
+
+def test_texts_of_neighbouring_pairs_are_no_negatives():
+    """In a chain of neighbours, each direction leaves out other texts."""
+    model = toys.model(num_layers=1)
+    sentences = tf.range(100, 200, dtype=tf.int64)
+    chain = tf.stack([sentences[:BATCH], sentences[1 : BATCH + 1]])
+    batch = toys.bitext_batch(BATCH) | {"source_hash": chain[0]}
+    batch["target_hash"] = tf.concat([chain[1, :3], sentences[-BATCH + 3 :]], 0)
+    objective = toys.objective("quickthought", model, [batch], BATCH, **ORIGINAL)
+    f, g = model.encoder, model.parts["second_encoder"]
+    source, target = (batch[f"{side}_hash"].numpy() for side in ("source", "target"))
+    known = oracles.known_texts(source, target, target, source)
+    assert (known[0] != known[1]).any()
+    expected = 0.0
+    for (query, side), excluded in zip(
+        (("source", "target"), ("target", "source")), known, strict=True
+    ):
+        expected += oracles.additive_margin_softmax(
+            *(vectors(f, batch, query), vectors(g, batch, side)),
+            *(np.arange(BATCH), excluded, 0.0, 1.0),
+        ).sum()
+    loss, _ = objective.compute(batch, training=True)
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("eager")

@@ -82,12 +82,15 @@ class QuickThoughtObjective(ContrastiveObjective):
     def embedding_loss(self, embeddings, batch):
         if not self._has_two:
             return super().embedding_loss(embeddings, batch)
-        forward, metrics = self._rank(embeddings[:, :2], batch)
-        backward, reverse = self._rank(embeddings[:, 2:], batch)
+        forward, metrics = self._rank(embeddings[:, :2], batch, "target")
+        backward, reverse = self._rank(embeddings[:, 2:], batch, "source")
         return self.both_ways(forward + backward, metrics, reverse, batch)
 
-    def _rank(self, embeddings, batch):
-        """Ranks the neighbours by g for the sentences by f: [rows, 2, dim]."""
+    def _rank(self, embeddings, batch, candidates):
+        """Ranks the neighbours by g for the sentences by f: [rows, 2, dim].
+
+        `candidates` is the side of the neighbours.
+        """
         pool = Pool(embeddings, batch, self.config.cross_replica_negatives)
-        _, known = pool.known()
+        known = dict(zip(("source", "target"), pool.known(), strict=True))[candidates]
         return rank(self.config, pool.sources, pool.all_targets, pool.own, known)
