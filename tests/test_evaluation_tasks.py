@@ -418,7 +418,9 @@ def test_entity_linking(tmp_path):
     task, data = read("ncbi-disease", tmp_path)
     assert not data.is_released
     assert data.mentions == [["flu"], ["sniffles"]]
-    assert data.names == {"flu": {"C1", "7"}, "grippe": {"C1", "7"}, "cold": {"D2"}}
+    assert data.names == [
+        *(("flu", {"C1", "7"}), ("grippe", {"C1", "7"}), ("cold", {"D2"}))
+    ]
     assert data.concepts == [{"C1"}, {"D2", "D9"}]
     vectors = {
         "flu": [1, 0],
@@ -495,7 +497,9 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
     write_lines(folder / name.format(1), ["2||ache"])
     task, data = read("askapatient", tmp_path)
     assert data["0"].mentions == [["awake", "ache"], ["ache"]]
-    assert list(data["0"].names) == ["no sleep", "pain, acute", "ache"]
+    assert data["0"].names == [
+        *(("no sleep", {"1"}), ("pain, acute", {"2"}), ("ache", {"2"}))
+    ]
     vectors = {
         **{"no sleep": [1, 0], "pain, acute": [-1, 0], "ache": [0, 1]},
         **{"awake": [1, 0.1], "awake+ache": [1, 0.1]},
@@ -512,6 +516,12 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
     task, data = read("cometa", tmp_path)
     assert data.mentions == [["awake+ache"], ["ache"]]
     assert task.score(data, Table(vectors).encode)["accuracy"] == 50
+    # Equal names with different concepts: the first one counts, as in SapBERT's code.
+    names = ["3||no sleep", "1||No Sleep", "1||ache", "2||Ache"]
+    write_lines(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", names)
+    task, data = read("cometa", tmp_path)
+    scores = task.score(data, Table(vectors).encode)
+    assert (scores["accuracy"], scores["accuracy@5"]) == (50, 100)
     write_lines(table, [head.replace("Term", "Word"), "7\tache\t1\tIt does."])
     with pytest.raises(UserError, match="'ID', 'Word', 'General.*; allowed: Term, "):
         read("cometa", tmp_path)

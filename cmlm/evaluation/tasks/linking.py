@@ -14,11 +14,14 @@ abbreviations resolved and composites split. Mentions without a concept (`CUI-le
 are left out.
 
 AskAPatient and COMETA come in the files of SapBERT's authors: a dictionary with rows of
-`concept||name`, whose names are changed to lower case only. AskAPatient has ten folds,
-`AskAPatient.fold-N.test.preprocessed_query.txt`, with rows of `concept||mention`; its
-score is the mean over them. COMETA has tables with columns `Term` and `General SNOMED
-ID`. Mirror-BERT tests on the split `stratified_general` and tunes on
-`zeroshot_general`. A `+` or `|` of COMETA belongs to the mention.
+`concept||name`, whose names are changed to lower case only. Each row stays a name of
+its own, as in the released code: of equal names with different concepts, the first one
+is the nearest. (The released files of the other corpora unite the concepts of equal
+names.) AskAPatient has ten folds, `AskAPatient.fold-N.test.preprocessed_query.txt`,
+with rows of `concept||mention`; its score is the mean over them. COMETA has tables with
+columns `Term` and `General SNOMED ID`. Mirror-BERT tests on the split
+`stratified_general` and tunes on `zeroshot_general`. A `+` or `|` of COMETA belongs to
+the mention.
 
 If its files are missing, `ncbi-disease` reads the corpus in its authors' distribution
 (Dogan et al., 2014) and MEDIC of 2012-07-06. This module then changes mentions to lower
@@ -56,18 +59,19 @@ class Linking:
     Attributes:
         mentions: the parts of each mention, [n]; several for a composite mention.
         concepts: the concepts of each mention, [n].
-        names: the concepts of each name of the dictionary.
+        names: the names of the dictionary, each with its concepts.
         is_released: whether the data come from the released, processed files.
     """
 
     mentions: list[list[str]]
     concepts: list[set[str]]
-    names: dict[str, set[str]]
+    names: list[tuple[str, set[str]]]
     is_released: bool = True
 
     def sentences(self) -> list[str]:
         """The parts of all mentions, and the names."""
-        return [*(part for parts in self.mentions for part in parts), *self.names]
+        parts = (part for parts in self.mentions for part in parts)
+        return [*parts, *(name for name, _ in self.names)]
 
 
 class EntityLinking(base.Task[Linking]):
@@ -124,8 +128,8 @@ def link(data: Linking, vectors: base.Vectors) -> dict[str, float]:
         `accuracy_cosine@5`.
     """
     parts = [part for mention in data.mentions for part in mention]
-    identifiers = list(data.names.values())
-    both = vectors(parts, "en"), vectors(list(data.names), "en")
+    names, identifiers = zip(*data.names, strict=True)
+    both = vectors(parts, "en"), vectors(list(names), "en")
     counts = [len(mention) for mention in data.mentions]
     owner = np.repeat(np.arange(len(counts)), counts)
     starts = np.cumsum([0, *counts[:-1]])
@@ -264,12 +268,12 @@ def _two_columns(source: DataDir, path: str) -> Iterator[tuple[str, str]]:
             yield concept, text.strip()
 
 
-def _names(source: DataDir, path: str) -> dict[str, set[str]]:
-    """Reads a dictionary of `concept||name` into concepts by name in lower case."""
-    names: dict[str, set[str]] = {}
-    for concept, name in _two_columns(source, path):
-        names.setdefault(name.lower(), set()).update(_identifiers(concept))
-    return names
+def _names(source: DataDir, path: str) -> list[tuple[str, set[str]]]:
+    """Reads rows of `concept||name` into names in lower case and their concepts."""
+    return [
+        (name.lower(), _identifiers(concept))
+        for concept, name in _two_columns(source, path)
+    ]
 
 
 def processed(text: str) -> str:
@@ -277,8 +281,10 @@ def processed(text: str) -> str:
     return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
-def read_dictionary(source: DataDir, path: str) -> dict[str, set[str]]:
-    """Reads lines of `ID|OTHER ID||name|synonym|...` into concepts by processed name.
+def read_dictionary(source: DataDir, path: str) -> list[tuple[str, set[str]]]:
+    """Reads lines of `ID|OTHER ID||name|synonym|...` into processed names.
+
+    Equal names are one name with the concepts of all of them.
 
     Raises:
         UserError: a line has no `||`.
@@ -293,7 +299,7 @@ def read_dictionary(source: DataDir, path: str) -> dict[str, set[str]]:
         for name in map(processed, synonyms.split("|")):
             if name:
                 names.setdefault(name, set()).update(_identifiers(identifiers))
-    return names
+    return list(names.items())
 
 
 def _identifiers(text: str) -> set[str]:
