@@ -1634,7 +1634,12 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
         ),
         ("model.preset=tiny,model.num_layers=1", "preset with hidden_size=16 or none"),
         ("model.num_layers=3", "model.num_layers is 3; allowed: 1, as {} says"),
+        ("model.embedding_size=8", "model.embedding_size is 8; allowed: 0, as {} says"),
+        ("model.type_vocab_size=4", "type_vocab_size is 4; allowed: 2, as {} says"),
+        ("model.relative_positions=true", "True; allowed: False, as {} says"),
         ("model.hidden_size=16,model.num_layers=1", None),
+        # The width of the encoder, which 0 means.
+        ("model.embedding_size=16", None),
     ],
 )
 def test_a_run_has_the_shape_of_the_run_that_it_starts_from(source, setting, said):
@@ -1695,6 +1700,7 @@ def test_a_run_starts_from_foreign_weights_and_resumes_without_them(tmp_path, ca
             "vocabulary.lower_case=false",
             "lower_case is False; allowed: True, as .* says",
         ),
+        ("model.relative_positions=true", "is True; allowed: False, as .* says"),
     ],
 )
 def test_a_contradiction_names_both(tmp_path, setting, said):

@@ -7,6 +7,7 @@ configuration need not repeat these settings; if it does, both must agree.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import weakref
@@ -17,7 +18,8 @@ from cmlm.config import experiment
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError, shown
-from cmlm.modeling import foreign, restoring, weights
+from cmlm.modeling import encoder_config, foreign, restoring, weights
+from cmlm.modeling.pooling import POOLINGS
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 
@@ -46,7 +48,8 @@ def adopt(
             log names the source's pooling.
 
     Raises:
-        UserError: a setting contradicts the source; the message names both.
+        UserError: a setting contradicts the source; the message names both. Or the
+            source does not show the pooling to adopt.
     """
     values = {
         **source.model,
@@ -66,27 +69,25 @@ def adopt(
                 theirs,
                 theirs,
             )
+    elif "pooling" not in values:
+        raise UserError(
+            f"{source.path} does not show its pooling; allowed: --pooling (of a run: "
+            f"model.pooling) of {', '.join(POOLINGS)}; a command without this flag "
+            "reads the folder that export.huggingface --pooling writes"
+        )
     if source.trained_seq_length:
         # As after a start from the run itself.
         own = config.task.longest_sequence()
         values["seq_length"] = max(source.seq_length, own)
     config.model.refuse_other_preset(given, values, source.path)
-    binding, remark = list(foreign.BINDING), {}
+    binding, remarks = list(encoder_config.BINDING), {}
     if source.own_positions:
         binding.append("num_views")
     else:
         positions = values["max_position_embeddings"]
         values["max_position_embeddings"] += config.model.num_views
-        remark["max_position_embeddings"] = f" ({positions} and model.num_views)"
-    for name, value in values.items():
-        stated = getattr(config.model, name)
-        if f"model.{name}" not in given:
-            setattr(config.model, name, value)
-        elif stated != value and name in binding:
-            raise UserError(
-                f"model.{name} is {stated}; allowed: {value}{remark.get(name, '')}, "
-                f"as {source.path} says"
-            )
+        remarks["max_position_embeddings"] = f" ({positions} and model.num_views)"
+    config.model.adopt(given, values, source.path, remarks, binding)
     found = dict(source.rules)
     for name in ("max_word_bytes", "max_word_characters"):
         if f"vocabulary.{name}" in given:
@@ -148,7 +149,8 @@ def vocabulary_path(
             )
     if len(tokens) != rows:
         raise UserError(
-            f"{name} has {len(tokens)} tokens, {source.path} has {rows} embedding rows"
+            f"{name} has {len(tokens)} tokens, {source.path} has {rows} embedding "
+            "rows; allowed: the vocabulary of these weights"
         )
     if given:
         return given
@@ -164,7 +166,8 @@ def settings(source: foreign.Source) -> tuple[experiment.ExperimentConfig, Token
     """Returns the configuration and the tokenizer of unchanged weights.
 
     Raises:
-        UserError: the vocabulary is missing or does not fit the weights.
+        UserError: the vocabulary is missing or does not fit the weights, or the source
+            does not show its pooling.
     """
     config = experiment.ExperimentConfig(init_checkpoint=source.path)
     adopt(config, source)
@@ -197,6 +200,9 @@ def load_weights(
     path = source.path
     if reading.sentence_vector == "projected":
         raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
+    if reading.pooling and "pooling" not in source.model:
+        stated = {**source.model, "pooling": reading.pooling}
+        source = dataclasses.replace(source, model=stated)
     config, tokenizer = settings(source)
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     model = weights.model_for(config.model, config.trainer.seed)

@@ -30,6 +30,15 @@ SHAPE_FIELDS = (
     "num_attention_heads",
     "intermediate_size",
 )
+# The fields that must agree with trained weights, if the user sets them.
+BINDING = (
+    *SHAPE_FIELDS,
+    "embedding_size",
+    "max_position_embeddings",
+    "relative_positions",
+    "type_vocab_size",
+    "vocab_size",
+)
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 SENTENCE_VECTORS = ("pooled", "projected")
 # The pooling of the weights that a run starts from.
@@ -77,8 +86,8 @@ class EncoderConfig(hyperparams.Config):
             Hugging Face keeps the module.
         prompts: texts that may precede a text whose vector is read, each as NAME=TEXT,
             such as the prompts of the Hugging Face folder that the weights come from.
-        prompt: a text that precedes every text whose vector is read, such as the
-            default prompt of that folder. Training text gets none.
+        prompt: a text that precedes every text whose vector is read, such as a
+            Hugging Face folder's default prompt. Training text gets none.
         seq_length: the encoder cuts sentences to this number of tokens. A run that
             starts from another program's weights, pruned or not, sets it to the limit
             that their folder states, or 0. A run that starts from a run sets it to that
@@ -154,6 +163,38 @@ class EncoderConfig(hyperparams.Config):
                     f"model.preset is {self.preset!r}, which has {name}={value}; "
                     f"allowed: a preset with {name}={shape[name]} or none, as {path} "
                     "says"
+                )
+
+    def adopt(
+        self,
+        given: Collection[str],
+        values: Mapping[str, Any],
+        path: str,
+        remarks: Mapping[str, str],
+        binding: Collection[str] = BINDING,
+    ) -> None:
+        """Takes over the settings of trained weights that the user has not set.
+
+        Args:
+            given: names of the settings that the user has set.
+            values: the settings of the weights.
+            path: the weights, for the message.
+            remarks: what follows the value of a setting in the message.
+            binding: the settings of the user that must agree with the weights.
+
+        Raises:
+            UserError: a setting of the user contradicts the weights.
+        """
+        for name, theirs in values.items():
+            own = getattr(self, name)
+            # `fill_in` makes this width 0.
+            is_zero = name == "embedding_size" and own == values["hidden_size"]
+            if f"model.{name}" not in given:
+                setattr(self, name, theirs)
+            elif name in binding and (0 if is_zero else own) != theirs:
+                raise UserError(
+                    f"model.{name} is {own}; allowed: {theirs}{remarks.get(name, '')}, "
+                    f"as {path} says"
                 )
 
     def fill_in(self) -> None:

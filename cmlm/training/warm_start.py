@@ -37,8 +37,6 @@ _SHAPE = (
     "prompt",
     "dimensions",
 )
-# If the user sets one of these fields, the value must be that of the weights.
-_BINDING = (*encoder_config.SHAPE_FIELDS, "max_position_embeddings")
 
 
 def adopt_for_run(
@@ -216,21 +214,13 @@ def _adopt_shape(
     config.vocabulary.adopt_rules(begun.vocabulary.rules().as_dict(), folder, given)
     config.model.refuse_other_preset(given, before.as_dict(), folder)
     shape = {name: getattr(before, name) for name in _SHAPE}
-    remark = ""
+    remarks = {}
     if "model.num_views" in given and config.model.num_views != before.num_views:
         # Tokens keep their positions; the conditions get new ones.
         tokens = before.token_positions
         shape["max_position_embeddings"] = tokens + config.model.num_views
-        remark = f" ({tokens} and model.num_views)"
-    for name, theirs in shape.items():
-        own = getattr(config.model, name)
-        if f"model.{name}" not in given:
-            setattr(config.model, name, theirs)
-        elif name in _BINDING and own != theirs:
-            said = remark if name == "max_position_embeddings" else ""
-            raise UserError(
-                f"model.{name} is {own}; allowed: {theirs}{said}, as {folder} says"
-            )
+        remarks["max_position_embeddings"] = f" ({tokens} and model.num_views)"
+    config.model.adopt(given, shape, folder, remarks)
     if pooling:
         config.model.pooling = before.pooling
     if "model.seq_length" not in given:

@@ -19,11 +19,10 @@ from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, latest
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
-from cmlm.modeling.foreign.base import BINDING, Source, check_layers, with_layers
+from cmlm.modeling.foreign.base import Source, check_layers, with_layers
 
 __all__ = [
     "ACCEPTED",
-    "BINDING",
     "Source",
     "check_layers",
     "find",

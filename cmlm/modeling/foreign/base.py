@@ -17,18 +17,6 @@ from cmlm.modeling import weights
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 
-# Fields of EncoderConfig that must agree with the shapes of the weights.
-BINDING = (
-    "num_layers",
-    "hidden_size",
-    "embedding_size",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "vocab_size",
-)
-
 
 @dataclasses.dataclass
 class Source:
@@ -38,7 +26,8 @@ class Source:
         path: the path that the user gave.
         kind: the format, for messages.
         model: fields of EncoderConfig that the source states. Its
-            `max_position_embeddings` counts the rows of the source's table.
+            `max_position_embeddings` counts the rows of the source's table. `pooling`
+            is missing if the graph of a SavedModel hides it.
         load: reads the weights under the names of `cmlm.modeling.weights`.
         vocab: the tokens by id; None if the source has no vocabulary.
         vocab_name: the file of the vocabulary.
