@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from absl import flags
 
@@ -66,12 +66,18 @@ def define_flags(arms: Sequence[str]) -> None:
     )
 
 
-def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> None:
+def main(
+    run: Callable[[], None],
+    table: Callable[[], None],
+    arms: Collection[str],
+    *inputs: str,
+) -> None:
     """Reads the flags, then runs the arms or prints their table.
 
     Args:
         run: runs the arms that --results lacks.
         table: prints the table.
+        arms: all arms of the program.
         *inputs: names of flags that `run` needs, besides --data_dir and --output.
     """
 
@@ -79,6 +85,7 @@ def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> No
         if FLAGS.table:
             table()
             return
+        check_arms(arms)
         for name in (*inputs, "data_dir", "output"):
             if not FLAGS[name].value:
                 raise UserError(f"--{name} is not given")
@@ -87,6 +94,14 @@ def main(run: Callable[[], None], table: Callable[[], None], *inputs: str) -> No
         run()
 
     cli.run(command)
+
+
+def check_arms(allowed: Collection[str]) -> None:
+    """Refuses --arms with another arm than the allowed ones."""
+    if not set(FLAGS.arms) <= set(allowed):
+        raise UserError(
+            f"--arms is {','.join(FLAGS.arms)}; allowed: {', '.join(allowed)}"
+        )
 
 
 def _check_inputs(path: str) -> None:
@@ -359,6 +374,21 @@ def rows(path: str) -> list[dict]:
         return []
     with open(path) as file:
         return [json.loads(line) for line in file if line.strip()]
+
+
+def with_means(row: dict, groups: Mapping[str, Sequence[str]]) -> dict:
+    """Returns a row with the means of groups of its fields.
+
+    Args:
+        row: a row.
+        groups: name of a mean to its fields. A row that lacks one of them gets no such
+            mean.
+    """
+    return row | {
+        name: statistics.fmean(row[field] for field in fields)
+        for name, fields in groups.items()
+        if fields and row.keys() >= set(fields)
+    }
 
 
 def append(path: str, row: dict) -> None:

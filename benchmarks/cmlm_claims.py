@@ -26,6 +26,7 @@ Markdown, and runs nothing.
 import functools
 import glob
 import gzip
+import itertools
 import os
 import random
 
@@ -152,28 +153,20 @@ def _run() -> None:
         claims.run_start(
             {"arm": name, "seed": 0}, functools.partial(_score, name, model, *more)
         )
-    for seed in map(int, FLAGS.seeds):
-        for arm in FLAGS.arms:
-            claims.run_arm(
-                {"arm": arm, "seed": seed, "steps": FLAGS.steps},
-                functools.partial(_arm, arm, seed, base),
-                functools.partial(_score_arm, f"{arm}-{seed}-{FLAGS.steps}"),
-            )
-
-
-def _with_means(row: dict) -> dict:
-    means = {"sts": _STS, "senteval": _SENTEVAL}
-    return row | {
-        name: sum(row[task] for task in tasks) / len(tasks)
-        for name, tasks in means.items()
-    }
+    for seed, arm in itertools.product(map(int, FLAGS.seeds), FLAGS.arms):
+        claims.run_arm(
+            {"arm": arm, "seed": seed, "steps": FLAGS.steps},
+            functools.partial(_arm, arm, seed, base),
+            functools.partial(_score_arm, f"{arm}-{seed}-{FLAGS.steps}"),
+        )
 
 
 def _table() -> None:
-    found = [_with_means(row) for row in claims.rows(FLAGS.results)]
+    groups = {"sts": _STS, "senteval": _SENTEVAL}
+    found = [claims.with_means(row, groups) for row in claims.rows(FLAGS.results)]
     shown = ("sts", "stsb-test", "sick-r", "senteval", *_SENTEVAL)
     claims.print_table(found, ("arm", "steps"), (*shown, "train_cpu_seconds"))
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "model", "train_data")
+    claims.main(_run, _table, ARMS, "model", "train_data")

@@ -36,6 +36,7 @@ claims.define_flags(["cmlm", "masked_lm"])
 
 FLAGS = flags.FLAGS
 
+ARMS = ("cmlm", "masked_lm", "then_masked_lm", "then_cmlm", "then_both")
 _STS = ("stsb-test", "sick-r")
 _SENTEVAL = ("mr", "mpqa", "trec", "sick-e")
 _VOCABULARY = 16_000
@@ -155,7 +156,7 @@ def _run() -> None:
 
 def _table() -> None:
     found = [
-        row | {"senteval": sum(row[task] for task in _SENTEVAL) / len(_SENTEVAL)}
+        claims.with_means(row, {"senteval": _SENTEVAL})
         for row in claims.rows(FLAGS.results)
     ]
     shown = ("conditioning_gain", "senteval", *_SENTEVAL, *_STS, "train_cpu_seconds")
@@ -163,4 +164,4 @@ def _table() -> None:
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "train_data")
+    claims.main(_run, _table, ARMS, "train_data")

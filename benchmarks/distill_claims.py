@@ -29,9 +29,9 @@ prints mean and deviation over the seeds as Markdown, and runs nothing.
 import functools
 import glob
 import gzip
+import itertools
 import os
 import random
-import statistics
 
 import claims
 from absl import flags
@@ -181,13 +181,12 @@ def _score(arm: str, seed: int, model: str) -> dict[str, float]:
 
 
 def _run() -> None:
-    for seed in map(int, FLAGS.seeds):
-        for arm in FLAGS.arms:
-            claims.run_arm(
-                {"arm": arm, "seed": seed},
-                functools.partial(_train, arm, seed),
-                functools.partial(_score, arm, seed),
-            )
+    for seed, arm in itertools.product(map(int, FLAGS.seeds), FLAGS.arms):
+        claims.run_arm(
+            {"arm": arm, "seed": seed},
+            functools.partial(_train, arm, seed),
+            functools.partial(_score, arm, seed),
+        )
 
 
 def _with_means(row: dict) -> dict:
@@ -199,12 +198,7 @@ def _with_means(row: dict) -> dict:
         ],
         "tatoeba": [n for n in row if n.startswith("tatoeba-")],
     }
-    means = {
-        name: statistics.fmean(row[task] for task in tasks)
-        for name, tasks in groups.items()
-        if tasks and all(task in row for task in tasks)
-    }
-    return row | means
+    return claims.with_means(row, groups)
 
 
 def _table() -> None:
@@ -214,4 +208,4 @@ def _table() -> None:
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "teacher")
+    claims.main(_run, _table, ARMS, "teacher")

@@ -22,8 +22,8 @@ deviation over the seeds as Markdown, and runs nothing.
 """
 
 import functools
+import itertools
 import os
-import sys
 
 import claims
 from absl import flags
@@ -90,9 +90,8 @@ def _train(name: str, pooling: str, arm: str, seed: int) -> str:
 
 
 def _run() -> None:
-    allowed = _WITHOUT_SPAN if FLAGS.words else ARMS
-    if not set(FLAGS.arms) <= set(allowed):
-        sys.exit(f"--arms={','.join(FLAGS.arms)}; allowed: {', '.join(allowed)}")
+    if FLAGS.words:
+        claims.check_arms(_WITHOUT_SPAN)
     kind = "words" if FLAGS.words else "sentences"
     for pooling in FLAGS.poolings:
         claims.run_start(
@@ -101,15 +100,14 @@ def _run() -> None:
                 _score, f"before-{pooling}", FLAGS.model, f"--pooling={pooling}"
             ),
         )
-    for seed in map(int, FLAGS.seeds):
-        for pooling in FLAGS.poolings:
-            for arm in FLAGS.arms:
-                name = f"{kind}-{pooling}-{arm}-{seed}"
-                claims.run_arm(
-                    {"kind": kind, "pooling": pooling, "arm": arm, "seed": seed},
-                    functools.partial(_train, name, pooling, arm, seed),
-                    functools.partial(_score, name),
-                )
+    seeds = map(int, FLAGS.seeds)
+    for seed, pooling, arm in itertools.product(seeds, FLAGS.poolings, FLAGS.arms):
+        name = f"{kind}-{pooling}-{arm}-{seed}"
+        claims.run_arm(
+            {"kind": kind, "pooling": pooling, "arm": arm, "seed": seed},
+            functools.partial(_train, name, pooling, arm, seed),
+            functools.partial(_score, name),
+        )
 
 
 def _table() -> None:
@@ -120,4 +118,4 @@ def _table() -> None:
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "model", "strings")
+    claims.main(_run, _table, ARMS, "model", "strings")

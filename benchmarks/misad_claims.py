@@ -40,6 +40,7 @@ seeds as Markdown, and runs nothing.
 import functools
 import glob
 import gzip
+import itertools
 import os
 import re
 
@@ -168,14 +169,13 @@ def _run() -> None:
         {"arm": "before", "seed": 0},
         functools.partial(_score, "misad-before", FLAGS.model),
     )
-    for seed in map(int, FLAGS.seeds):
-        for arm in FLAGS.arms:
-            name = f"misad-{arm}-{seed}-{FLAGS.steps}"
-            claims.run_arm(
-                {"arm": arm, "seed": seed, "steps": FLAGS.steps},
-                functools.partial(_train, name, arm, seed),
-                functools.partial(_score, name),
-            )
+    for seed, arm in itertools.product(map(int, FLAGS.seeds), FLAGS.arms):
+        name = f"misad-{arm}-{seed}-{FLAGS.steps}"
+        claims.run_arm(
+            {"arm": arm, "seed": seed, "steps": FLAGS.steps},
+            functools.partial(_train, name, arm, seed),
+            functools.partial(_score, name),
+        )
 
 
 def _table() -> None:
@@ -188,4 +188,4 @@ def _table() -> None:
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "model", "train_data", "heldout")
+    claims.main(_run, _table, ARMS, "model", "train_data", "heldout")

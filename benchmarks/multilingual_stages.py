@@ -27,6 +27,7 @@ runs nothing.
 
 import functools
 import gzip
+import itertools
 import os
 import random
 
@@ -193,23 +194,21 @@ def _run() -> None:
             {"arm": "mlm", "seed": seed, "steps": FLAGS.start_steps},
             lambda seed=seed: _score(f"mlm-{seed}", _start(seed)),
         )
-        for pairs in map(int, FLAGS.pairs):
-            for arm in FLAGS.arms:
-                claims.run_arm(
-                    {"arm": arm, "seed": seed, "pairs": pairs, "steps": _steps(arm)},
-                    functools.partial(_arm, arm, seed, pairs),
-                    functools.partial(_score, f"{arm}-{seed}-{pairs}"),
-                )
+        for pairs, arm in itertools.product(map(int, FLAGS.pairs), FLAGS.arms):
+            claims.run_arm(
+                {"arm": arm, "seed": seed, "pairs": pairs, "steps": _steps(arm)},
+                functools.partial(_arm, arm, seed, pairs),
+                functools.partial(_score, f"{arm}-{seed}-{pairs}"),
+            )
 
 
 def _with_means(row: dict) -> dict:
-    means = {}
     # Older rows have the mean of STS-B as `stsb-multilingual`.
-    for task in ("tatoeba", "stsb"):
-        values = [value for name, value in row.items() if name.startswith(f"{task}-")]
-        if values:
-            means[task] = sum(values) / len(values)
-    return row | means
+    groups = {
+        task: [name for name in row if name.startswith(f"{task}-")]
+        for task in ("tatoeba", "stsb")
+    }
+    return claims.with_means(row, groups)
 
 
 def _table() -> None:
@@ -223,4 +222,4 @@ def _table() -> None:
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "train_data", "bitext_data")
+    claims.main(_run, _table, ARMS, "train_data", "bitext_data")

@@ -10,6 +10,7 @@ start skips the lines that are there. --table prints them as Markdown, and runs 
 """
 
 import functools
+import itertools
 
 import claims
 from absl import flags
@@ -19,31 +20,31 @@ claims.define_flags(["mean", "max", "cls"])
 
 FLAGS = flags.FLAGS
 
+ARMS = ("mean", "max", "cls", "pooler")
 _SENTEVAL = ("mr", "mpqa", "trec", "sick-e")
 _STS = ("stsb-test", "sick-r")
 
 
 def _run() -> None:
-    for named in FLAGS.models:
+    for named, pooling in itertools.product(FLAGS.models, FLAGS.arms):
         name, _, model = named.partition("=")
-        for pooling in FLAGS.arms:
-            claims.run_start(
-                {"model": name, "arm": pooling},
-                functools.partial(
-                    claims.scores,
-                    *(f"{name}-{pooling}", model, (*_SENTEVAL, *_STS)),
-                    f"--pooling={pooling}",
-                ),
-            )
+        claims.run_start(
+            {"model": name, "arm": pooling},
+            functools.partial(
+                claims.scores,
+                *(f"{name}-{pooling}", model, (*_SENTEVAL, *_STS)),
+                f"--pooling={pooling}",
+            ),
+        )
 
 
 def _table() -> None:
     found = [
-        row | {"senteval": sum(row[task] for task in _SENTEVAL) / len(_SENTEVAL)}
+        claims.with_means(row, {"senteval": _SENTEVAL})
         for row in claims.rows(FLAGS.results)
     ]
     claims.print_table(found, ("model", "arm"), ("senteval", *_SENTEVAL, *_STS))
 
 
 if __name__ == "__main__":
-    claims.main(_run, _table, "models")
+    claims.main(_run, _table, ARMS, "models")

@@ -211,10 +211,12 @@ def test_an_output_with_files_of_other_inputs_is_refused(claims, monkeypatch, tm
         for name in ("teacher", "train_data", "data_dir", "output"):
             flags.DEFINE_string(name, None, "", flag_values=known)
         flags.DEFINE_bool("table", False, "", flag_values=known)
+        flags.DEFINE_list("arms", [], "", flag_values=known)
         known(["program", f"--output={tmp_path}/runs", "--data_dir=d", *given])
         monkeypatch.setattr(claims, "FLAGS", known)
         monkeypatch.setattr(claims.cli, "run", lambda command: command(None))
-        claims.main(lambda: None, lambda: None)
+        # No arm, which runs the start alone, is allowed.
+        claims.main(lambda: None, lambda: None, [])
 
     begin("--teacher=a")
     begin("--teacher=a", "--train_data=b")
@@ -419,6 +421,23 @@ def test_laser_alone_needs_a_flat_index(tmp_path):
     line = _error("mining", tmp_path, "--arms=laser")
     assert "allowed: --arms=cmlm,laser or --index=flat" in line
     assert "allowed: cmlm, laser" in _error("mining", tmp_path, "--arms=lasre")
+
+
+@pytest.mark.parametrize(
+    "program", [p.stem for p in PROGRAMS if "claims.main(" in p.read_text("utf-8")]
+)
+def test_an_unknown_arm_is_refused(program, tmp_path):
+    line = _error(program, tmp_path, "--arms=lasre", "--results=none.jsonl")
+    assert line.startswith("error: --arms is lasre; allowed: ")
+
+
+def test_words_of_mirror_have_no_arm_with_a_span(tmp_path):
+    given = ("--model=a", "--strings=a", "--results=none.jsonl", "--data_dir=none")
+    line = _error(
+        *("mirror_claims", tmp_path, "--words", "--arms=none,span", *given),
+        f"--output={tmp_path}",
+    )
+    assert "--arms is none,span; allowed: none, dropout, drophead, controlled" in line
 
 
 def test_too_little_text_for_the_requests_is_refused(tmp_path):
