@@ -73,7 +73,7 @@ def refuse_others(output: str, directory: str) -> None:
     """
     import tensorflow as tf
 
-    from cmlm.common import files
+    from cmlm.common import files, folders
     from cmlm.encoders import model_dir
     from cmlm.modeling import export_layout
     from cmlm.modeling.foreign import modules
@@ -93,7 +93,7 @@ def refuse_others(output: str, directory: str) -> None:
         # The modules of one encoder may have weights in folders of their own.
         encoder.append("*.safetensors")
     version = [export_layout.PROVENANCE, export_layout.TUNED_TASK]
-    for name in tf.io.gfile.listdir(directory):
+    for name in folders.entries(directory):
         inner = os.path.join(directory, name)
         versions = found(inner, *(os.path.join("*", each) for each in version))
         # An export has one version of its own.

@@ -692,7 +692,8 @@ def test_a_new_run_names_the_files_of_others_in_its_folder(tmp_path, caplog):
     agreement.check_folder(folder)
     agreement.check_folder(f"{folder}/new")
     assert not caplog.messages
-    for name in ("d.txt", "b.txt", "c.txt", "a"):
+    # The last name is not UTF-8.
+    for name in ("d.txt", "b.txt", "c.txt", "a", os.fsdecode(b"\xe9")):
         (tmp_path / name).touch()
     agreement.check_folder(folder)
     assert "no run wrote: a, b.txt, c.txt and 1 more; the run writes" in caplog.text

@@ -55,6 +55,15 @@ def test_expand_takes_a_name_with_glob_characters_literally(tmp_path):
     assert files.expand(f"{tmp_path}/[1].txt") == [f"{tmp_path}/[1].txt"]
 
 
+def test_expand_names_a_file_whose_name_is_not_utf8(tmp_path):
+    (tmp_path / "a.txt").touch()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt")).touch()
+    said = r"\*.txt matches .*/caf\\xe9.txt; allowed: files whose names are UTF-8"
+    with pytest.raises(UserError, match=said):
+        files.expand(f"{tmp_path}/*.txt")
+    assert files.expand(f"{tmp_path}/a*.txt") == [f"{tmp_path}/a.txt"]
+
+
 @pytest.mark.parametrize("pattern", ["", ",", "missing.txt", "*.nothing", "."])
 def test_expand_names_the_pattern_that_matches_nothing(tmp_path, pattern, monkeypatch):
     monkeypatch.chdir(tmp_path)

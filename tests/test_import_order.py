@@ -37,6 +37,7 @@ _ANYWHERE = {"cmlm.errors"} | {
         "choices",
         "counts",
         "files",
+        "folders",
         "identity",
         "json_files",
         "language_names",

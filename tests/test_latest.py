@@ -134,6 +134,11 @@ def test_a_checkpoint_without_data_is_not_whole(folder):
     assert value_of(latest.find(str(folder))) == 10
 
 
+def test_a_name_that_is_not_utf8_in_a_model_dir_does_no_harm(folder):
+    (folder / os.fsdecode(b"caf\xe9.txt")).touch()
+    assert latest.step(str(folder)) == 20
+
+
 def test_a_run_that_lost_all_checkpoints_is_not_a_new_run(folder):
     for path in folder.glob("*.index"):
         path.unlink()

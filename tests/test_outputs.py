@@ -124,6 +124,30 @@ def test_a_hard_link_to_an_input_is_seen(place):
         outputs.check({"--output": "same.txt"}, {"--input": "D/a.txt"}, True)
 
 
+def test_the_same_command_goes_on_if_its_output_matches_its_own_glob(place):
+    """A glob of inputs names files: a directory that it matches may be the output."""
+    for flags in ({"--work_dir": "D/a.txt.en.work"}, {"--model_dir": "D/run"}):
+        (directory,) = flags.values()
+        (place / directory).mkdir()
+        outputs.check({}, {"--input": ["D/a*", "D/*"]}, kept=flags)
+        with pytest.raises(UserError, match=f"{directory} is the input {directory}"):
+            outputs.check({}, {"--input": directory}, kept=flags)
+
+
+def test_a_name_that_is_not_utf8_beside_an_output_does_no_harm(place):
+    odd = os.fsencode(place) + b"/M/caf\xe9.txt"
+    os.close(os.open(odd, os.O_CREAT))
+    outputs.check({"--output": "M/new"}, {}, kept={"--work_dir": "M/new.work"})
+    # An input is missed by no check.
+    with pytest.raises(UserError, match=r"M/\*.txt matches M/caf\\xe9.txt; allowed"):
+        outputs.check({"--output": "new"}, {"--input": "M/*.txt"})
+    # A directory with such a name alone is not empty.
+    os.mkdir("full")
+    os.rename(odd, b"full/caf\xe9.txt")
+    with pytest.raises(UserError, match="full exists"):
+        outputs.check({"--output": "full"}, {})
+
+
 def test_an_output_that_lies_in_another_is_refused(place):
     with pytest.raises(UserError, match="--output=O/n.tsv lies in --marked_output=O"):
         outputs.check({"--output": "O/n.tsv", "--marked_output": "O"}, {})
@@ -261,13 +285,19 @@ def test_a_lock_names_its_holder_and_ends_by_kill_9(tmp_path):
 
 @pytest.mark.parametrize(
     "link, said",
-    [(os.symlink, "/lock is a link"), (os.link, "/lock is one of several hard links")],
+    [
+        (os.symlink, "/lock is a symbolic link; allowed: a regular file"),
+        (
+            os.link,
+            "/lock is one of several hard links.*; allowed: a file of the folder's",
+        ),
+    ],
 )
 def test_a_lock_that_is_a_link_is_refused(tmp_path, link, said):
     (tmp_path / "mine").write_text("text")
     (tmp_path / "run").mkdir()
     link(tmp_path / "mine", tmp_path / "run/lock")
-    with pytest.raises(UserError, match=f"{said}.*; allowed: a file of the folder's"):
+    with pytest.raises(UserError, match=said):
         with locks.held(str(tmp_path / "run")):
             pass
     assert (tmp_path / "mine").read_text() == "text"

@@ -19,7 +19,7 @@ from typing import BinaryIO, TextIO
 
 import tensorflow as tf
 
-from cmlm.common import leftovers, locks, outputs, packing, path_names, utf8
+from cmlm.common import folders, leftovers, locks, outputs, packing, path_names, utf8
 from cmlm.errors import UserError
 
 # A longer line is not a sentence, and would have to fit into memory.
@@ -40,20 +40,19 @@ def expand(patterns: str) -> list[str]:
         Each path once; the paths of one glob are sorted.
 
     Raises:
-        UserError: a pattern matches no file.
+        UserError: a pattern matches no file, or one whose name is not UTF-8.
     """
     paths: dict[str, None] = {}
     for part in filter(None, (part.strip() for part in patterns.split(","))):
         if tf.io.gfile.exists(part):
-            matches = [part]
+            matches = [] if tf.io.gfile.isdir(part) else [part]
         else:
-            matches = sorted(tf.io.gfile.glob(part))
-        matches = [path for path in matches if not tf.io.gfile.isdir(path)]
+            matches = folders.matching(part)
         if not matches:
             hint = ""
             if tf.io.gfile.isdir(part):
                 hint = " (it is a directory: name the files in it, as in DIR/*.txt)"
-            elif "," in patterns and tf.io.gfile.glob(pattern(patterns)):
+            elif "," in patterns and folders.matching(pattern(patterns)):
                 hint = f" (a comma separates names: write {pattern(patterns)!r})"
             elif (full := os.path.expanduser(part)) != part:
                 # Shells leave the `~` of `--input=~/x` as it is.
@@ -229,7 +228,7 @@ def whole(path: str) -> bytes:
             if left < 0:
                 raise UserError(
                     f"{path} unpacks to more than {packing.MAX_EXPANSION} times its "
-                    "size, the limit"
+                    f"size; allowed: at most {packing.MAX_EXPANSION} times"
                 )
     return b"".join(blocks)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
-from cmlm.common import locks, path_names
+from cmlm.common import folders, locks, path_names
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +65,10 @@ def tidy_within(directory: str, names: Sequence[str]) -> None:
         if own != entry:
             remove([path])
             continue
-        for folder, folders, files in os.walk(path):
-            left = [name for name in [*folders, *files] if path_names.leftover(name)]
+        for folder, inner, files in os.walk(path):
+            left = [name for name in [*inner, *files] if path_names.leftover(name)]
             remove(os.path.join(folder, name) for name in left)
-            folders[:] = [name for name in folders if name not in left]
+            inner[:] = [name for name in inner if name not in left]
 
 
 def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
@@ -79,7 +79,7 @@ def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
     directory, name = os.path.split(path)
     unfinished, replaced = [], []
     where = directory or "."
-    entries = tf.io.gfile.listdir(where) if tf.io.gfile.isdir(where) else ()
+    entries = folders.entries(where) if tf.io.gfile.isdir(where) else ()
     for entry in sorted(entries):
         found = path_names.leftover(entry.rstrip("/"))
         if not found or found["output"] != name:

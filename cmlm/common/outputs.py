@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
-from cmlm.common import leftovers, path_names
+from cmlm.common import folders, leftovers, path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,9 @@ def refuse_existing(path: str, overwrite: bool) -> None:
     """
     exists = tf.io.gfile.exists(path)
     if exists and tf.io.gfile.isdir(path):
-        exists = bool(tf.io.gfile.listdir(path))
+        # A name that is not UTF-8 counts, too.
+        listed = os.listdir if path_names.is_local(path) else tf.io.gfile.listdir
+        exists = bool(listed(path))
     if exists and not overwrite:
         raise UserError(f"{path} exists; allowed: another path, or --overwrite")
 
@@ -189,8 +191,8 @@ def refuse_half_named(path: str) -> None:
     """Raises UserError if a run was killed while it named an output and others."""
     if tf.io.gfile.exists(_sign(path)):
         raise UserError(
-            f"a run was killed before it had finished {path}, so a file beside it may "
-            "belong to another run; run that command again"
+            f"a command was killed before it finished {path}, so a file beside it may "
+            f"be older; repeat the command that writes {path}"
         )
 
 
@@ -204,7 +206,8 @@ def _sign(path: str) -> str:
 def _named(text: str) -> list[str]:
     """The existing paths that the value of a flag may name.
 
-    For example, `best:DIR`, `en=A/*.txt,de=B/*.txt` and `vectors:A.txt:B.npy`.
+    For example, `best:DIR`, `en=A/*.txt,de=B/*.txt` and `vectors:A.txt:B.npy`. A glob
+    names files alone: its directories may be outputs of the same command.
     """
     found: dict[str, None] = {}
     waiting = [text, *text.split(",")]
@@ -223,7 +226,7 @@ def _named(text: str) -> list[str]:
             if _exists(path):
                 paths[path] = None
         if part not in paths and any(letter in part for letter in "*?["):
-            paths.update(dict.fromkeys(sorted(tf.io.gfile.glob(part))))
+            paths.update(dict.fromkeys(folders.matching(part)))
     return list(paths)
 
 
@@ -272,7 +275,7 @@ def _refuse_tilde(flag: str, path: str) -> None:
 def _refuse_ending(flag: str, path: str, packs: bool) -> None:
     ending = os.path.splitext(path)[1]
     if ending in _PACKED and not (packs and ending == ".gz"):
-        allowed = "a path without the ending of a packed file"
+        allowed = "a path without the ending of a compressed file"
         if packs:
             allowed += ", or in .gz"
         raise UserError(f"{flag} is {path}; allowed: {allowed}")

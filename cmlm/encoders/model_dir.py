@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import files, folders
 from cmlm.common.keras import building, undrawn
 from cmlm.config import experiment, overrides
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
@@ -111,7 +111,7 @@ def _stages_before(model_dir: str, config: experiment.ExperimentConfig) -> list[
     if not (os.path.basename(folder) == STAGES and _STAGE.fullmatch(name)):
         folder = os.path.join(model_dir, STAGES)
     found: dict[int, str] = {}
-    for name in tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else ():
+    for name in folders.entries(folder) if tf.io.gfile.isdir(folder) else ():
         path, match = os.path.join(folder, name), _STAGE.fullmatch(name.rstrip("/"))
         if match and int(match[1]) < config.model.num_layers and is_model_dir(path):
             found[int(match[1])] = path.rstrip("/")

@@ -11,7 +11,7 @@ import os
 
 import tensorflow as tf
 
-from cmlm.common import checksums, json_files
+from cmlm.common import checksums, folders, json_files
 from cmlm.errors import UserError
 
 PREPROCESSOR, ENCODER, SERVING = "preprocessor", "encoder", "serving"
@@ -37,7 +37,7 @@ def versions(folder: str) -> list[str]:
     """
     if not tf.io.gfile.isdir(folder):
         return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
+    names = [name.rstrip("/") for name in folders.entries(folder)]
     numbers = [name for name in names if name.isascii() and name.isdecimal()]
     return sorted(numbers, key=int, reverse=True)
 
@@ -57,8 +57,7 @@ def refuse_two_models(export: str) -> None:
         return
     own = json_files.optional(export, DESCRIPTION).get("fingerprint")
     served = json_files.optional(newest, PROVENANCE).get("fingerprint")
-    # Exports of early versions lack fingerprints.
-    if own and served and own != served:
+    if own and own != served:
         raise UserError(
             f"{export} holds two models; allowed: {newest}, or "
             f"{os.path.join(export, ENCODER)}"

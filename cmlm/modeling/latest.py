@@ -8,7 +8,7 @@ import re
 
 import tensorflow as tf
 
-from cmlm.common import files, path_names
+from cmlm.common import files, folders, path_names
 from cmlm.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def _parts_of_checkpoints(directory: str) -> list[str]:
     """The checkpoints of a run, whole or not, the oldest first."""
     if not tf.io.gfile.isdir(directory):
         return []
-    found = map(_FILE.fullmatch, tf.io.gfile.listdir(directory))
+    found = map(_FILE.fullmatch, folders.entries(directory))
     steps = {int(match[2]): match[1] for match in found if match}
     return [os.path.join(directory, name) for _, name in sorted(steps.items())]
 

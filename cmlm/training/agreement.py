@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cmlm.common import distributed, locks, path_names, workers
+from cmlm.common import distributed, folders, locks, path_names, workers
 from cmlm.config import overrides
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
@@ -87,7 +87,7 @@ def check_folder(directory: str) -> None:
     """
     if model_dir.is_model_dir(directory) or not tf.io.gfile.isdir(directory):
         return
-    names = {name.rstrip("/") for name in tf.io.gfile.listdir(directory)}
+    names = {name.rstrip("/") for name in folders.entries(directory)}
     for name in _OF_EXPORTS:
         if name in names:
             raise UserError(

@@ -10,7 +10,7 @@ import numpy as np
 import safetensors
 import tensorflow as tf
 
-from cmlm.common import json_files, shared_memory
+from cmlm.common import folders, json_files, shared_memory
 from cmlm.errors import UserError, one_line
 
 FILE_NAME = "model.safetensors"
@@ -111,7 +111,7 @@ def _open(path: str):
 
 def refuse_pickle(folder: str) -> None:
     """Raises UserError if a folder has its weights in a pickle."""
-    for name in sorted(tf.io.gfile.listdir(folder)):
+    for name in sorted(folders.entries(folder)):
         refuse_pickle_file(os.path.join(folder, name))
 
 
