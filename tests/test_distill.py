@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 import toys
 from oracles import unit
 
+from cmlm.data import teacher_vectors
 from cmlm.data.corpus import Corpus
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
@@ -166,6 +168,18 @@ def test_a_killed_preparation_goes_on(folder):
         again.teacher.lookup(text), whole.teacher.lookup(text)
     )
     assert again.teacher.rows == len(TEXTS)
+
+
+def test_a_full_disk_is_named(tmp_path):
+    writer = teacher_vectors.Writer(str(tmp_path), 4)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            writer.append([1, 2], np.ones([2, 4], np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(tmp_path / "vectors")
 
 
 def test_a_second_text_is_added(folder):

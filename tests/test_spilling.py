@@ -70,6 +70,17 @@ def test_numbers_decide_the_order_over_files_and_blocks(tmp_path):
     assert len(set(values)) == 12
 
 
+def test_a_full_disk_is_named(tmp_path):
+    append = spilling._Append(str(tmp_path))
+    append.start_bundle()
+    append.process((5, b"block"))
+    path = tmp_path / f"5-{append._bundle}"
+    path.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as error:
+        append._write()
+    assert error.value.filename == str(path)
+
+
 def test_memory_does_not_follow_the_size(tmp_path, monkeypatch):
     """30 times what is gathered, written and read: little more than that at a time."""
     monkeypatch.setattr(spilling, "_GATHERED", 1 << 20)

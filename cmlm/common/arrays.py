@@ -94,6 +94,17 @@ def cut_incomplete_rows(row_bytes: Mapping[str, int]) -> None:
             file.truncate(rows * size)
 
 
+def append(path: str, content: bytes) -> None:
+    """Appends to a local file of a store, or creates it.
+
+    Raises:
+        UserError: the path is a link.
+        OSError: the file cannot be written; the error names it.
+    """
+    with files.naming(path), open(path, "ab", opener=own_files.opener) as file:
+        file.write(content)
+
+
 def unit_length(vectors: np.ndarray) -> np.ndarray:
     """Scales rows to length 1; a row of zeros stays zero.
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, files, json_files, locks, own_files
+from cmlm.common import arrays, checksums, files, json_files, locks
 from cmlm.data import streams
 from cmlm.errors import UserError, advised
 
@@ -131,12 +131,8 @@ class Writer:
             keys: distinct keys that the directory lacks.
             vectors: float32 [len(keys), dim], unit vectors.
         """
-        for name, rows in (
-            (_VECTORS, vectors.astype("<f2")),
-            (_KEYS, np.array(keys, "<i8")),
-        ):
-            with open(self._path(name), "ab", opener=own_files.opener) as file:
-                file.write(rows.tobytes())
+        arrays.append(self._path(_VECTORS), vectors.astype("<f2").tobytes())
+        arrays.append(self._path(_KEYS), np.array(keys, "<i8").tobytes())
         self._keys.append(np.array(keys, np.int64))
         self._known.update(keys)
 

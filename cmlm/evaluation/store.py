@@ -15,11 +15,9 @@ import numpy as np
 from cmlm.common import (
     arrays,
     checksums,
-    files,
     identity,
     json_files,
     locks,
-    own_files,
     prompts,
     scratch,
 )
@@ -232,17 +230,12 @@ class Store:
         vectors = arrays.checked(encoded, texts, name_of(self._encoder), self.dim)
         if not self.dim:
             self.dim = vectors.shape[1]
-            self._extend("shape.json", json.dumps({"dim": self.dim}).encode())
+            shape = json.dumps({"dim": self.dim}).encode()
+            arrays.append(self._path("shape.json"), shape)
         start = len(self._rows)
-        self._extend("vectors", vectors.astype("<f4").tobytes())
-        self._extend("keys", b"".join(keys))
+        arrays.append(self._path("vectors"), vectors.astype("<f4").tobytes())
+        arrays.append(self._path("keys"), b"".join(keys))
         self._rows.update((key, start + row) for row, key in enumerate(keys))
-
-    def _extend(self, name: str, content: bytes) -> None:
-        """Appends to a file of the store; the error of a full disk names it."""
-        path = self._path(name)
-        with files.naming(path), open(path, "ab", opener=own_files.opener) as file:
-            file.write(content)
 
     def _load(self) -> None:
         """Reads the keys of the rows that are complete."""
