@@ -14,6 +14,7 @@ variables are word_embeddings/embeddings, transformer/layer_0/..., pooler_transf
 """
 
 import json
+import logging
 
 import numpy as np
 import pytest
@@ -40,6 +41,7 @@ from test_foreign_weights import (
 
 from cmlm.common.keras import keras
 from cmlm.encoders import opening
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling.foreign import architectures
 
@@ -72,8 +74,11 @@ def masked_mean(tokens, mask):
     return tf.reduce_sum(tokens * mask, 1) / tf.reduce_sum(mask, 1)
 
 
-def save(encoder, folder, vocab_file=None, as_list=False, pooling="pooler"):
-    """A SavedModel as published: one callable on a trackable root."""
+def save(encoder, folder, vocab_file=None, as_list=False, pooling="pooler", last=None):
+    """A SavedModel as published: one callable on a trackable root.
+
+    `last` changes the sentence vectors.
+    """
     root = tf.train.Checkpoint()
     specs = {
         name: tf.TensorSpec([None, None], tf.int32, name)
@@ -90,6 +95,8 @@ def save(encoder, folder, vocab_file=None, as_list=False, pooling="pooler"):
             return pooled, sequence
         if pooling == "mean":
             pooled = masked_mean(sequence, inputs["input_mask"])
+        if last is not None:
+            pooled = last(pooled)
         return {
             "default": pooled,
             "encoder_outputs": outputs["encoder_outputs"],
@@ -169,6 +176,51 @@ def test_labse_2_and_cmlm_are_read(encoder, tmp_path, pooling, place):
     inputs = dict(zip(names, (ids, ids * 0 + 1, ids * 0), strict=True))
     published = tf.saved_model.load(str(folder))(inputs, training=False)
     np.testing.assert_allclose(actual[:1], published["default"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "pooling, last",
+    [
+        # Model Garden's LaBSE exporter scales in a function of its own.
+        ("pooler", tf.function(lambda x: tf.nn.l2_normalize(x, axis=1))),
+        pytest.param(
+            "mean", lambda x: tf.linalg.normalize(x, axis=1)[0], marks=pytest.mark.large
+        ),
+        pytest.param(
+            "pooler",
+            lambda x: x / tf.maximum(tf.norm(x, axis=1, keepdims=True), 1e-9),
+            marks=pytest.mark.large,
+        ),
+    ],
+    ids=["l2_normalize", "normalize", "norm"],
+)
+def test_vectors_at_length_1_show_their_pooling(
+    encoder, tmp_path, pooling, last, caplog
+):
+    folder = save(encoder, tmp_path / "encoder", pooling=pooling, last=last)
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    with caplog.at_level(logging.INFO, logger="cmlm"):
+        actual, trained = vectors(folder)
+    assert trained.config.model.pooling == pooling
+    assert trained.config.model.normalized
+    assert "scales its vectors to length 1" in caplog.text
+    wanted = expected(torch_weights(), pooling, activation=gelu_tanh)
+    np.testing.assert_allclose(actual, wanted, atol=1e-5)
+
+
+@pytest.mark.large
+def test_a_hidden_pooling_must_be_given(encoder, tmp_path):
+    folder = save(encoder, tmp_path / "encoder", last=lambda x: 2.0 * x)
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    said = "encoder does not show its pooling; allowed: --pooling .*mean, max, cls"
+    with pytest.raises(UserError, match=said):
+        opening.open_weights(str(folder))
+    with pytest.raises(UserError, match=said):
+        run_settings(tmp_path, folder, ["model.pooling=source"])
+    for pooling in ("cls", "pooler"):
+        trained = opening.open_weights(str(folder), Reading(pooling=pooling))
+        assert trained.config.model.pooling == pooling
+    assert run_settings(tmp_path, folder).model.pooling == "mean"
 
 
 def test_a_published_encoder_leaves_a_recipes_pooling(encoder, tmp_path):

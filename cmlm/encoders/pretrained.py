@@ -69,7 +69,7 @@ def adopt(
                 theirs,
                 theirs,
             )
-    elif "pooling" not in values:
+    elif "pooling" in values and values["pooling"] is None:
         raise UserError(
             f"{source.path} does not show its pooling; allowed: --pooling (of a run: "
             f"model.pooling) of {', '.join(POOLINGS)}; a command without this flag "
@@ -200,7 +200,7 @@ def load_weights(
     path = source.path
     if reading.sentence_vector == "projected":
         raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
-    if reading.pooling and "pooling" not in source.model:
+    if reading.pooling and source.model.get("pooling", "") is None:
         stated = {**source.model, "pooling": reading.pooling}
         source = dataclasses.replace(source, model=stated)
     config, tokenizer = settings(source)

@@ -27,7 +27,7 @@ class Source:
         kind: the format, for messages.
         model: fields of EncoderConfig that the source states. Its
             `max_position_embeddings` counts the rows of the source's table. `pooling`
-            is missing if the graph of a SavedModel hides it.
+            is None if the graph of a SavedModel hides it.
         load: reads the weights under the names of `cmlm.modeling.weights`.
         vocab: the tokens by id; None if the source has no vocabulary.
         vocab_name: the file of the vocabulary.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
@@ -60,7 +60,8 @@ def read(folder: str) -> base.Source:
     warnings: list[str] = []
     model = tf_checkpoints.shapes(stored, found, folder)
     with _damage_named(folder):
-        model |= _beyond_weights(saved, settings, model["hidden_size"], notes)
+        default = _Default() if settings else _default(saved)
+        model |= _beyond_weights(saved, settings, default, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
         if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
             warnings.append(
@@ -90,7 +91,11 @@ def read(folder: str) -> base.Source:
         ),
         rules=rules | _rules(stored, folder, vocab_name, vocab, notes),
         own_positions=bool(settings),
-        **(_beyond_graph(description, settings) if settings else {}),
+        **(
+            _beyond_graph(description, settings)
+            if settings
+            else {"normalized": default.normalized}
+        ),
         unused=unused,
         notes=notes,
         warnings=warnings,
@@ -98,13 +103,18 @@ def read(folder: str) -> base.Source:
 
 
 def _beyond_weights(
-    saved, settings: dict[str, Any], hidden_size: int, notes: list[str]
+    saved,
+    settings: dict[str, Any],
+    default: _Default,
+    hidden_size: int,
+    notes: list[str],
 ) -> dict[str, Any]:
     """The settings of the encoder that the shapes of its weights do not show.
 
     Args:
         saved: the SavedModel, whose graph shows most of them.
         settings: of an export of this project, see `_own_settings`; else empty.
+        default: the sentence vectors that the graph computes.
         hidden_size: the width of a token vector.
         notes: gets a line for each setting that is assumed.
     """
@@ -117,12 +127,9 @@ def _beyond_weights(
     if settings:
         own = ("num_views", "pooling", "sentence_vector", "dimensions")
         return found | {name: settings[name] for name in own if name in settings}
-    pooling, width = _pooling(saved)
-    if pooling is None:
-        notes.append("the graph does not show the pooling: mean is assumed")
-    elif 0 < width < hidden_size:
-        found["dimensions"] = width
-    return found | {"pooling": pooling or "mean"}
+    if default.pooling is not None and 0 < default.width < hidden_size:
+        found["dimensions"] = default.width
+    return found | {"pooling": default.pooling}
 
 
 def _beyond_graph(path: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -234,8 +241,22 @@ def _epsilons(saved) -> set[float]:
 _POOLED_BY = {op: mode for mode, row in POOLINGS.items() for op in row.last_ops}
 
 
-def _pooling(saved) -> tuple[Optional[str], int]:
-    """Finds pooling and width of `default`; None and 0 if the graph hides them.
+class _Default(NamedTuple):
+    """The sentence vectors `default` of a SavedModel, as far as its graph shows them.
+
+    Attributes:
+        pooling: a key of `POOLINGS`, or None.
+        width: the number of components, or 0.
+        normalized: whether the graph scales them to length 1.
+    """
+
+    pooling: Optional[str] = None
+    width: int = 0
+    normalized: bool = False
+
+
+def _default(saved) -> _Default:
+    """Finds the sentence vectors `default`.
 
     TensorFlow stores the outputs of an encoder in the order of their keys, so
     `default` is the first one.
@@ -244,13 +265,14 @@ def _pooling(saved) -> tuple[Optional[str], int]:
     functions = {f.signature.name: f for f in library.function}
     call = _child_of_root(saved, "__call__")
     if call is None:
-        return None, 0
+        return _Default()
     described = saved.meta_graphs[0].object_graph_def.concrete_functions
     for name in call.function.concrete_functions:
         if name in functions:
-            pooling = _POOLED_BY.get(_last_op(functions, functions[name]))
-            return pooling, _width(described[name].output_signature)
-    return None, 0
+            last_op, normalized = _last_op(functions, functions[name])
+            width = _width(described[name].output_signature)
+            return _Default(_POOLED_BY.get(last_op), width, normalized)
+    return _Default()
 
 
 def _width(outputs) -> int:
@@ -270,27 +292,40 @@ def _child_of_root(saved, name: str):
     return None
 
 
-def _last_op(functions: dict, function) -> str:
+def _last_op(functions: dict, function) -> tuple[str, bool]:
     """Finds the op that computes the first output, behind identities, casts and calls.
 
     Two ops of this project may also come behind it: the cut to the first components,
-    and the choice of zeros for a text without tokens.
+    and the choice of zeros for a text without tokens. A scaling to length 1 may, too.
+
+    Returns:
+        The op, "" if it lies outside of the function; and whether the vectors are
+        scaled to length 1.
 
     Raises:
         ValueError: the output leads to itself.
         LookupError: an op lacks its input or its function.
     """
     nodes, reference = _returned(function, 0)
+    # For each call on the way: the nodes around it, and its inputs by argument.
+    callers: list[tuple[dict, dict[str, str]]] = []
+    normalized = False
     for _ in range(_MOST_STEPS):
         name, _, rest = reference.partition(":")
         node = nodes.get(name)
         if node is None:
-            return ""
+            nodes, arguments = callers.pop() if callers else ({}, {})
+            if name not in arguments:
+                return "", normalized
+            reference = arguments[name]
+            continue
         index = int(rest.rpartition(":")[2] or 0)
         if node.op in ("PartitionedCall", "StatefulPartitionedCall"):
             called = functions.get(node.attr["f"].func.name)
             if called is None:
-                return ""
+                return "", normalized
+            names = [argument.name for argument in called.signature.input_arg]
+            callers.append((nodes, dict(zip(names, node.input, strict=False))))
             nodes, reference = _returned(called, index)
         elif node.op in ("Identity", "IdentityN", "Cast"):
             reference = node.input[index if node.op == "IdentityN" else 0]
@@ -299,9 +334,34 @@ def _last_op(functions: dict, function) -> str:
         elif node.op == "SelectV2":
             # The vectors of texts with tokens.
             reference = node.input[1]
+        elif _divides_by_length(nodes, node):
+            reference, normalized = node.input[0], True
         else:
-            return node.op
+            return node.op, normalized
     raise ValueError(f"over {_MOST_STEPS} steps from an output to its op")
+
+
+def _divides_by_length(nodes: dict, node) -> bool:
+    """Whether a node computes x * rsqrt(sum(x^2)) or x / sqrt(sum(x^2)).
+
+    A lower bound of the length or of its square may stand between.
+    """
+    root = {"Mul": "Rsqrt", "RealDiv": "Sqrt", "DivNoNan": "Sqrt"}.get(node.op)
+    if root is None:
+        return False
+    vectors, reference = node.input[:2]
+    ops = []
+    for _ in range(_MOST_STEPS):
+        part = nodes.get(reference.partition(":")[0])
+        if part is None:
+            return False
+        if part.op in ("Square", "Mul"):
+            return root in ops and part.input[0] == vectors
+        if part.op not in (root, "Sum", "Maximum", "AddV2"):
+            return False
+        ops.append(part.op)
+        reference = part.input[0]
+    return False
 
 
 def _returned(function, output: int) -> tuple[dict, str]:
