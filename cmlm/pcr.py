@@ -81,11 +81,6 @@ def main(_) -> None:
     reading = reading_flags.reading()
     cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
     encoder = opening.open_encoder(FLAGS.model, reading)
-    if "fingerprint" not in encoder.info:
-        raise UserError(
-            f"--model is {FLAGS.model}, which has no fingerprint; export it again"
-        )
-
     if FLAGS.components > encoder.dim:
         raise UserError(
             f"--components is {FLAGS.components}; allowed: at most {encoder.dim}, the "

@@ -813,6 +813,7 @@ def test_an_export_of_projected_vectors_asks_for_its_run(exported, tmp_path):
         ({"seq_length": -1}, "seq_length=-1"),
         ({"seq_length": True}, "seq_length=True"),
         ({"fingerprint": 5}, "fingerprint=5"),
+        ({"fingerprint": None}, "has no fingerprint"),
         ([], "does not hold a JSON dict"),
         ("{", "is not JSON"),
     ],

@@ -342,9 +342,9 @@ def _from_export(path: str, name: str) -> Encoder:
     info = json_files.read(description)
     dim = json_files.field(info, "dim", int, description)
     seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
-    # Exports of early versions lack them.
-    if json_files.field(info, "fingerprint", str, description, ""):
-        check_fingerprint(info["fingerprint"], description)
+    check_fingerprint(
+        json_files.field(info, "fingerprint", str, description), description
+    )
     with locating.loading_graph(path):
         served = tf.saved_model.load(path)
         signatures, lengths = served.signatures, served.lengths

@@ -121,9 +121,6 @@ class TokenizerFile:
         """What ids depend on besides the tokens, as JSON."""
         values = dataclasses.asdict(self) | {"charsmap": self.charsmap.hex()}
         del values["tokens"]
-        if not self.steps:
-            # The value of files without steps stays what it was before steps existed.
-            del values["steps"]
         return json.dumps(values, sort_keys=True)
 
 
@@ -404,9 +401,11 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
     if steps and steps[0].get("type") == "Precompiled":
         charsmap = base64.b64decode(steps.pop(0)["precompiled_charsmap"])
         charsmaps.check(charsmap, path)
+    one_space = False
     for step in steps:
         if step.get("type") == "Replace" and step.get("pattern") in _REPEATED_SPACES:
             # SentencePiece drops repeated spaces.
+            one_space = True
             _require(path, "normalizer", step, content=(" ", "▁"))
         elif not (step.get("type") == "Strip" and step.get("strip_right")):
             raise _refused(
@@ -418,10 +417,16 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
             )
     steps = _steps(values.get("pre_tokenizer"), "pretokenizers")
     kinds = [step.get("type") for step in steps]
+    allowed = ""
     if kinds not in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
-        raise _refused(
-            path, "pre_tokenizer", kinds, "Metaspace, WhitespaceSplit and Metaspace"
-        )
+        allowed = "Metaspace, WhitespaceSplit and Metaspace"
+    # SentencePiece divides words at other spaces, too.
+    elif len(kinds) == 1 and not one_space:
+        allowed = "Metaspace after a Replace of repeated spaces"
+    elif len(kinds) == 2 and not charsmap:
+        allowed = "WhitespaceSplit after the normalizer Precompiled of SentencePiece"
+    if allowed:
+        raise _refused(path, "pre_tokenizer", kinds, allowed)
     _require(
         path,
         "pre_tokenizer",
@@ -452,27 +457,6 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
         ),
         "charsmap": charsmap,
     }
-
-
-def check_spaces(values: Mapping[str, Any], path: str) -> None:
-    """Refuses a Unigram model if SentencePiece divides words at other spaces.
-
-    `parse` does not, because runs of earlier versions may have such a file.
-
-    Args:
-        values: contents that `parse` takes.
-        path: their file, for messages.
-    """
-    normalizers = _steps(values.get("normalizer"), "normalizers")
-    kinds = {step["type"] for step in normalizers}
-    rules = [step.get("pattern") for step in normalizers]
-    if len(_steps(values.get("pre_tokenizer"), "pretokenizers")) == 1:
-        if not any(rule in _REPEATED_SPACES for rule in rules):
-            allowed = "Metaspace after a Replace of repeated spaces"
-            raise _refused(path, "pre_tokenizer", "Metaspace", allowed)
-    elif "Precompiled" not in kinds:
-        allowed = "WhitespaceSplit after the normalizer Precompiled of SentencePiece"
-        raise _refused(path, "pre_tokenizer", "WhitespaceSplit", allowed)
 
 
 def _wordpiece(values, tokens, path) -> dict[str, Any]:

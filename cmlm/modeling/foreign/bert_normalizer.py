@@ -26,10 +26,6 @@ FOLDING = [
 DROPPING = _replace(r"\p{Default_Ignorable_Code_Point}", "", "Regex")
 # This step ends words as tf-text does, where BertNormalizer would join them.
 SPLITTING = _replace(r"[\p{Cc}\p{Cf}]", " ", "Regex")
-# Older folders have this step instead of the two above.
-_SPLITTING_FOLDED = _replace(
-    r"[[\p{Cc}\p{Cf}]&&\P{Default_Ignorable_Code_Point}]", " ", "Regex"
-)
 NORMALIZERS = {"nfc": {"type": "NFC"}, "nfkc": {"type": "NFKC"}}
 DOTLESS_I = [
     _replace("I\u0307", "i"),
@@ -62,7 +58,7 @@ def read(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
     if left[: len(FOLDING)] == FOLDING:
         before["style"], left = "tf-text", left[len(FOLDING) :]
         left = left[left[:1] == [DROPPING] :]
-    if left[:1] in ([SPLITTING], [_SPLITTING_FOLDED]):
+    if left[:1] == [SPLITTING]:
         before["style"], left = "tf-text", left[1:]
     if not left:
         return {}, before

@@ -65,8 +65,6 @@ def read(
     else:
         return _wordpiece(folder, {}, rows)
     found = tokenizer_file.parse(values, path)
-    if found.kind == "Unigram":
-        tokenizer_file.check_spaces(values, path)
     _check_class(found, folder, path)
     return {
         "vocab": found.tokens,
