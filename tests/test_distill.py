@@ -222,14 +222,13 @@ def test_the_vectors_of_another_teacher_are_refused(folder):
     teacher = config.teacher
     np.save(folder / "other.npy", np.load(folder / "taught.npy")[:, :10])
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
-    with pytest.raises(
-        UserError, match="another teacher; allowed: another --teacher_c"
-    ):
+    said = r"taught.npy \(dim 12, now 10\); allowed: another --teacher_cache"
+    with pytest.raises(UserError, match=said):
         prepare(folder, config)
     # Known texts need no teacher; more texts do.
     config.teacher, config.init_words = teacher, True
     os.replace(folder / "other.npy", folder / "taught.npy")
-    with pytest.raises(UserError, match=r"taught.npy from before it changed; allowed"):
+    with pytest.raises(UserError, match=said):
         prepare(folder, config)
 
 
@@ -241,13 +240,8 @@ def test_other_vectors_in_the_file_of_the_teacher_are_refused(folder):
     rows[-1, -1] += 1
     np.save(folder / "taught.npy", rows)
     config.init_words = True
-    with pytest.raises(UserError, match=r"taught.npy from before it changed; allowed"):
+    with pytest.raises(UserError, match=r"taught.npy \(checksums .*; allowed: another"):
         prepare(folder, config)
-    # A cache of an earlier version has no marks.
-    about = json.loads((folder / "cache" / "teacher.json").read_text())
-    del about["teacher"]["marks"]
-    (folder / "cache" / "teacher.json").write_text(json.dumps(about))
-    prepare(folder, config)
 
 
 def test_files_of_the_teacher_that_changed_are_told(folder, caplog):
@@ -287,22 +281,17 @@ def test_a_teacher_that_reads_otherwise_is_refused(folder):
     config.init_words = True
     record = folder / "cache" / "teacher.json"
     about = json.loads(record.read_text())
-    assert about["teacher"].pop("reading") == {
-        "seq_length": None,
-        "precision": "float32",
-    }
+    teacher = about["teacher"]
+    basis = teacher_vectors.fingerprint(str(record.parent))
     for other, said in (
         ({"seq_length": 12}, "seq_length 12, now None"),
-        ({"precision": "bfloat16"}, "precision bfloat16, now float32"),
+        ({"precision": "bfloat16"}, "precision bfloat16, now None"),
     ):
-        reading = {"seq_length": None, "precision": "float32", **other}
-        teacher = about["teacher"] | {"reading": reading}
-        record.write_text(json.dumps(about | {"teacher": teacher}))
+        changed = {**teacher, "vectors": {**teacher["vectors"], **other}}
+        record.write_text(json.dumps(about | {"teacher": changed}))
+        assert teacher_vectors.fingerprint(str(record.parent)) == basis
         with pytest.raises(UserError, match=rf"\({said}\); allowed: another --tea"):
             prepare(folder, config)
-    # A cache of an earlier version does not say how the teacher reads.
-    record.write_text(json.dumps(about))
-    prepare(folder, config)
 
 
 def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_device):
@@ -321,7 +310,7 @@ def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_devi
         assert not tf.io.gfile.exists(f"{directory}/vocab.txt")
 
     config.teacher = f"vectors:{folder}/taught.txt:{folder}/other.npy"
-    refused("another teacher; allowed: another --teacher_cache")
+    refused(r"taught.npy \(dim 12, now 10\); allowed: another --teacher_cache")
     config.teacher = teacher
     (folder / "cache" / "texts.json").write_text("{")
     refused("texts.json is not JSON")
@@ -339,6 +328,7 @@ def test_a_wrong_cache_is_refused_before_a_vocabulary_is_learnt(folder, one_devi
         ("texts.json", '{"a": "1"}', "has a='1'; allowed: int from 0"),
         ("teacher.json", "[]", "does not hold a JSON dict"),
         ("teacher.json", '{"teacher": {}, "dim": 0}', "has dim=0; allowed: int from 1"),
+        ("teacher.json", '{"teacher": {"model": "a"}, "dim": 12}', "has no vectors"),
         ("checksums-300.json", '{"keys": 5}', "is damaged: "),
     ],
 )
@@ -499,7 +489,7 @@ def test_a_run_keeps_the_basis_of_its_first_start(folder, caplog):
 
     np.testing.assert_array_equal(later(), first)
     np.testing.assert_array_equal(later(writes=False), first)
-    # A run of an earlier version has kept none: it keeps the present one.
+    # A run that has lost its basis keeps the present one.
     (kept,) = (folder / "run" / "teacher_bases").iterdir()
     kept.unlink()
     other = later(writes=False)

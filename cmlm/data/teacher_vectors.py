@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, files, json_files, locks
+from cmlm.common import arrays, checksums, files, identity, json_files, locks
 from cmlm.data import streams
 from cmlm.errors import UserError, advised
 
@@ -199,7 +199,7 @@ def find(directory: str, model: str, texts: Iterable[str]) -> TeacherVectors | N
         UserError: the directory is damaged.
     """
     known, about = _texts(directory), _about(directory)
-    if not known or not about or about["teacher"].get("model") != model:
+    if not known or not about or about["teacher"]["model"] != model:
         return None
     unknown = []
     for name in texts:
@@ -234,8 +234,10 @@ def _about(directory: str) -> dict:
     path = os.path.join(directory, _ABOUT)
     with advised(f"delete {directory}"):
         if found := json_files.optional(path):
-            json_files.field(found, "teacher", dict, path)
             json_files.field(found, "dim", int, path, at_least=1)
+            teacher = json_files.field(found, "teacher", dict, path)
+            json_files.field(teacher, "model", str, path)
+            json_files.field(teacher, "vectors", dict, path)
     return found
 
 
@@ -278,7 +280,8 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
 
     Args:
         directory: a local directory.
-        teacher: the identity of the teacher, plain values.
+        teacher: values of JSON; `model` is the teacher's name, `vectors` the identity
+            of its vectors (see `common.identity`).
         dim: the width of its vectors.
 
     Raises:
@@ -294,7 +297,7 @@ def opened(directory: str, teacher: dict, dim: int) -> Iterator[Writer]:
 
 
 def teacher_of(directory: str) -> dict:
-    """Returns the identity of the teacher of a directory; {} before the first one.
+    """Returns what `opened` got about the teacher; {} before the first one.
 
     Raises:
         UserError: the directory is damaged.
@@ -304,38 +307,34 @@ def teacher_of(directory: str) -> dict:
 
 
 def fingerprint(directory: str) -> str:
-    """Returns a hash of the teacher of a directory, the same wherever that lies."""
-    about = _about(directory)
-    parts = [*_identity(about), about["teacher"].get("marks", {})]
-    return checksums.of_values(parts, sort_keys=True)
+    """Returns a hash of the teacher of a directory, the same wherever that lies.
+
+    Length limit and precision hardly change the directions of its vectors.
+    """
+    vectors = _identity(_about(directory))
+    for reading in ("seq_length", "precision"):
+        vectors.pop(reading, None)
+    return checksums.of_values(vectors, sort_keys=True)
 
 
 def refuse_other(directory: str, teacher: dict, dim: int) -> None:
-    """Raises UserError if a directory holds vectors of another teacher.
+    """Raises UserError if a directory holds other vectors than those of a teacher.
+
+    A server or a file may hold another model than when the directory began, and two
+    exports of one model may differ in precision or length.
 
     Args:
         directory, teacher, dim: see `opened`.
     """
     found = _about(directory)
-    if _identity(found) == _identity({"teacher": teacher, "dim": dim}):
-        return
-    known = found.get("teacher", {}).get("model")
-    if known == teacher["model"]:
-        raise changed(directory, known)
-    raise UserError(
-        f"{directory} holds the vectors of another teacher; allowed: another "
-        f"--teacher_cache, or the teacher {known}"
-    )
+    there, now = map(_identity, (found, {"teacher": teacher, "dim": dim}))
+    if difference := identity.difference(there, now):
+        raise UserError(
+            f"{directory} holds vectors of {found['teacher']['model']} ({difference}); "
+            "allowed: another --teacher_cache"
+        )
 
 
-def changed(directory: str, model: str) -> UserError:
-    """The error for vectors of a teacher that changed under its name."""
-    return UserError(
-        f"{directory} holds vectors of {model} from before it changed; allowed: "
-        "another --teacher_cache"
-    )
-
-
-def _identity(about: dict) -> tuple:
+def _identity(about: dict) -> dict:
     """What two openings of one teacher share; its path may differ."""
-    return about.get("teacher", {}).get("identity"), about.get("dim")
+    return {"dim": about["dim"], **about["teacher"]["vectors"]}

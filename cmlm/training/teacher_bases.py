@@ -79,8 +79,6 @@ def add(
 ) -> dict[str, Data]:
     """Gives the vectors of a teacher the basis that the run projects them on.
 
-    A run of an earlier version has kept no basis, and keeps that of its next start.
-
     Args:
         start: the start of the run; one that only validates keeps no basis.
         objectives: the objectives that project their teacher's vectors.

@@ -110,39 +110,13 @@ def _cache(start: Start, objective: DistillConfig) -> str:
 
 
 def _open(objective: DistillConfig) -> tuple[DescribedEncoder, dict[str, Any]]:
-    """Opens the teacher. Returns its identity, too."""
+    """Opens the teacher. Returns what its cache records, too."""
     teacher = opening.open_encoder(objective.teacher)
     return teacher, {
         "model": objective.teacher,
-        "identity": _fingerprint(teacher.info),
-        "marks": getattr(teacher, "marks", {}),
-        "reading": {
-            "seq_length": teacher.seq_length,
-            "precision": teacher.info.get("precision", "float32"),
-        },
+        "vectors": identity.of(teacher),
         "files": _files(objective.teacher),
     }
-
-
-def _refuse_changed(cache: str, about: dict[str, Any]) -> None:
-    """Refuses a teacher whose vectors differ from those in the cache.
-
-    A server or a file may hold another model than when the cache began, and two exports
-    of one model may differ in precision or length. A cache of an earlier version has no
-    marks and no reading, and is not refused.
-
-    Raises:
-        UserError: the teacher changed, or reads otherwise.
-    """
-    known = teacher_vectors.teacher_of(cache)
-    if identity.difference(known.get("marks", about["marks"]), about["marks"]):
-        raise teacher_vectors.changed(cache, about["model"])
-    before = known.get("reading", about["reading"])
-    if difference := identity.difference(before, about["reading"]):
-        raise UserError(
-            f"{cache} holds vectors of {known['model']} with other settings "
-            f"({difference}); allowed: another --teacher_cache"
-        )
 
 
 def _files(model: str) -> str:
@@ -193,7 +167,6 @@ def _vectors(
         # A wrong width is refused before the teacher reads the texts.
         _check_words(start, name, objective, teacher.dim)
         with teacher_vectors.opened(cache, about, teacher.dim) as writer:
-            _refuse_changed(cache, about)
             size = len(words) + sum(sum(part.sizes.values()) for part in data.corpora)
             logger.info(
                 "the teacher encodes about %s texts; their vectors go to %s, where a "
@@ -276,16 +249,6 @@ def _batches(
         )
         for keys, texts in batches.as_numpy_iterator():
             yield keys.tolist(), [text.decode("utf-8", "replace") for text in texts]
-
-
-def _fingerprint(info: Mapping) -> str:
-    """Identifies a teacher: a server or a file has no fingerprint of its weights.
-
-    Their `marks` tell models of one address or path apart.
-    """
-    return info.get("fingerprint") or checksums.of_values(
-        info, sort_keys=True, default=str
-    )
 
 
 def _identities(
