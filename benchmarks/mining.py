@@ -94,7 +94,7 @@ def cmlm_arm(directory, index, probes, memory):
     from cmlm.mining import neighbours, pairs, vectors
 
     clock = Clock()
-    sides = [vectors.Vectors(os.path.join(directory, name)) for name in _SIDES]
+    sides = [vectors.ShardedVectors(os.path.join(directory, name)) for name in _SIDES]
     settings = neighbours.SearchSettings(index, 0, probes, memory)
     searcher = neighbours.Searcher(
         *sides, os.path.join(directory, "neighbours"), settings
@@ -115,7 +115,9 @@ def laser_arm(directory, index, probes, memory):
     clock = Clock()
     x, y = (
         side.read(0, len(side))
-        for side in (vectors.Vectors(os.path.join(directory, name)) for name in _SIDES)
+        for side in (
+            vectors.ShardedVectors(os.path.join(directory, name)) for name in _SIDES
+        )
     )
     near_x, near_y = (
         _laser_search(faiss, directory, pool, queries, index, probes)

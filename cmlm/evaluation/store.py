@@ -39,8 +39,8 @@ Change = Callable[[np.ndarray, str], np.ndarray]
 class VectorsOnDisk:
     """Unit vectors of sentences, read from a store on demand.
 
-    The class has the interface of `mining.vectors.Vectors`, so that a mining index can
-    search sets that do not fit into memory.
+    The class has the interface of `mining.vectors.ShardedVectors`, so that a mining
+    index can search sets that do not fit into memory.
 
     Args:
         store: the store, which stays open.

@@ -13,7 +13,7 @@ import numpy as np
 from cmlm.common import files, progress
 from cmlm.errors import UserError
 from cmlm.mining import index, storage
-from cmlm.mining.vectors import Vectors
+from cmlm.mining.vectors import ShardedVectors
 
 _ROWS_PER_CELL = 32
 _ITERATIONS = 10
@@ -42,7 +42,7 @@ class Cells:
 
     def __init__(
         self,
-        sides: Sequence[Vectors],
+        sides: Sequence[ShardedVectors],
         directory: str,
         cells: int,
         probes: int,
@@ -59,7 +59,7 @@ class Cells:
         # The training may lower the number of cells.
         self.probes = min(probes, len(self.centres))
 
-    def _train(self, sides: Sequence[Vectors], cells: int) -> np.ndarray:
+    def _train(self, sides: Sequence[ShardedVectors], cells: int) -> np.ndarray:
         dim, total = sides[0].dim, sum(map(len, sides))
         room = max(self._memory // 3 // (4 * dim), cells)
         size = min(_ROWS_PER_CELL * cells, room, total)
@@ -79,7 +79,7 @@ class Cells:
         means.train(sample)
         return means.centroids
 
-    def nearest(self, side: Vectors, directory: str) -> np.ndarray:
+    def nearest(self, side: ShardedVectors, directory: str) -> np.ndarray:
         """Returns the nearest cells of each row, nearest first: int32 [n, probes].
 
         Args:
@@ -117,7 +117,7 @@ class Ivf(index.Index):
 
     def __init__(
         self,
-        pool: Vectors,
+        pool: ShardedVectors,
         pool_cells: np.ndarray,
         query_cells: np.ndarray,
         cells: int,

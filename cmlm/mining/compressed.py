@@ -13,7 +13,7 @@ from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.mining import index, storage
 from cmlm.mining.cells import Cells
-from cmlm.mining.vectors import Vectors
+from cmlm.mining.vectors import ShardedVectors
 
 _SAMPLE = 16_384
 _BITS = 4
@@ -37,7 +37,7 @@ class Pq(index.Index):
             codes from.
     """
 
-    def __init__(self, pool: Vectors, cells: Cells, directory: str, memory: int):
+    def __init__(self, pool: ShardedVectors, cells: Cells, directory: str, memory: int):
         super().__init__(pool, memory)
         if len(pool) < 2**_BITS:
             raise UserError(

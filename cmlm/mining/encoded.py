@@ -20,7 +20,7 @@ from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 from cmlm.mining import texts, vectors
 from cmlm.mining.texts import Texts
-from cmlm.mining.vectors import Vectors
+from cmlm.mining.vectors import ShardedVectors
 
 NAMES = _TEXTS, _VECTORS = "texts", "vectors"
 
@@ -51,7 +51,7 @@ def write(
     workers: Workers = HERE,
     reopen: vectors.Reopen | None = None,
     dtype: str = "float32",
-) -> tuple[Texts, Vectors]:
+) -> tuple[Texts, ShardedVectors]:
     """Writes what is missing of a folder.
 
     Args:
@@ -86,7 +86,7 @@ def write(
     return found, encoded
 
 
-def read(directory: str, name: str) -> tuple[Texts, Vectors]:
+def read(directory: str, name: str) -> tuple[Texts, ShardedVectors]:
     """Opens a whole folder.
 
     Args:
@@ -97,7 +97,7 @@ def read(directory: str, name: str) -> tuple[Texts, Vectors]:
         UserError: a file is missing or damaged, or the vectors are of another text.
     """
     found = Texts(os.path.join(directory, _TEXTS), name)
-    encoded = Vectors(os.path.join(directory, _VECTORS))
+    encoded = ShardedVectors(os.path.join(directory, _VECTORS))
     path = os.path.join(directory, _VECTORS, vectors.ABOUT)
     json_files.field(encoded.about, "model", dict, path)
     if json_files.field(encoded.about, "texts", str, path) != found.digest:

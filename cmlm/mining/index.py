@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import faiss
 import numpy as np
 
-from cmlm.mining.vectors import Vectors
+from cmlm.mining.vectors import ShardedVectors
 
 # With more cosines than this, `flat` takes minutes on a few cores.
 _FLAT_COSINES = 10**10
@@ -50,7 +50,7 @@ class Index(abc.ABC):
         memory: the memory limit in bytes.
     """
 
-    def __init__(self, pool: Vectors, memory: int):
+    def __init__(self, pool: ShardedVectors, memory: int):
         self._pool = pool
         self._memory = memory
 
@@ -60,7 +60,7 @@ class Index(abc.ABC):
 
     @abc.abstractmethod
     def search(
-        self, queries: Vectors, start: int, stop: int, k: int
+        self, queries: ShardedVectors, start: int, stop: int, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Finds the k nearest rows of the pool for the queries [start, stop).
 
@@ -94,7 +94,7 @@ def knn(queries: np.ndarray, pool: np.ndarray, k: int):
     return faiss.knn(queries, pool, int(k), metric=faiss.METRIC_INNER_PRODUCT)
 
 
-def spread(side: Vectors, count: int) -> np.ndarray:
+def spread(side: ShardedVectors, count: int) -> np.ndarray:
     """Returns `count` rows at equal distances."""
     return side.take(np.arange(count) * len(side) // max(count, 1))
 

@@ -81,14 +81,14 @@ class Job:
         self._say(found)
         return found
 
-    def encode(self, name: str, side: Texts) -> vectors.Vectors:
+    def encode(self, name: str, side: Texts) -> vectors.ShardedVectors:
         """Encodes a text that has no vectors yet."""
         encoder, reopen = self.reader(name)
         directory = self.path(f"{name}-vectors")
         return vectors.encode(side, encoder, directory, self.workers, reopen)
 
     def searcher(
-        self, sides: dict[str, tuple[Texts, vectors.Vectors]]
+        self, sides: dict[str, tuple[Texts, vectors.ShardedVectors]]
     ) -> neighbours.Searcher:
         """Returns a searcher of two sides."""
         directory = self.path("-".join([*sides, "neighbours"]))
@@ -99,7 +99,7 @@ class Job:
 
     def side(
         self, name: str, given: Sequence[str] | str
-    ) -> tuple[Texts, vectors.Vectors | None]:
+    ) -> tuple[Texts, vectors.ShardedVectors | None]:
         """Returns the distinct lines of a side, and the vectors that it brings.
 
         Args:
@@ -199,7 +199,7 @@ def mine_pairs(
 
 def _two_sides(
     job: Job, given: dict[str, Sequence[str] | str], needed: Sequence[str], k: int
-) -> dict[str, tuple[Texts, vectors.Vectors]]:
+) -> dict[str, tuple[Texts, vectors.ShardedVectors]]:
     """Opens and encodes both sides, see `mine_pairs`.
 
     A mistake in either side is found before hours of encoding.

@@ -22,7 +22,7 @@ from cmlm.errors import UserError
 from cmlm.mining import storage
 from cmlm.mining.neighbours import NeighbourFiles
 from cmlm.mining.texts import Texts
-from cmlm.mining.vectors import Vectors
+from cmlm.mining.vectors import ShardedVectors
 
 # Extra neighbours to find, because some neighbours are known translations.
 _SPARE = 16
@@ -63,7 +63,7 @@ def choose(
     skip: int,
     max_cosine: float,
     directory: str,
-    vectors: tuple[Vectors, Vectors],
+    vectors: tuple[ShardedVectors, ShardedVectors],
 ) -> np.ndarray:
     """Chooses hard negatives for each distinct source.
 
@@ -182,7 +182,7 @@ def _cut(cosines: np.ndarray) -> np.ndarray:
 
 
 def _nearest_allowed(
-    queries: np.ndarray, pool: Vectors, needs: Sequence[int], max_cosine: float
+    queries: np.ndarray, pool: ShardedVectors, needs: Sequence[int], max_cosine: float
 ) -> list[np.ndarray]:
     """Finds for each query the nearest rows that are not nearer than `max_cosine`.
 

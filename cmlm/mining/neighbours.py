@@ -17,7 +17,7 @@ from cmlm.errors import UserError, advised
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
-from cmlm.mining.vectors import Vectors, shard_path
+from cmlm.mining.vectors import ShardedVectors, shard_path
 
 _ABOUT = "about.json"
 _ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
@@ -99,8 +99,8 @@ class Searcher:
 
     def __init__(
         self,
-        source: Vectors,
-        target: Vectors,
+        source: ShardedVectors,
+        target: ShardedVectors,
         directory: str,
         settings: SearchSettings,
         workers: Workers = HERE,
@@ -207,8 +207,8 @@ class Searcher:
 
 
 def _reopen(
-    source: Vectors,
-    target: Vectors,
+    source: ShardedVectors,
+    target: ShardedVectors,
     directory: str,
     settings: SearchSettings,
     side: str,
@@ -219,7 +219,7 @@ def _reopen(
 
 def _searching(
     open_index: Callable[[], index_lib.Index],
-    queries: Vectors,
+    queries: ShardedVectors,
     directory: str,
     size: int,
     k: int,

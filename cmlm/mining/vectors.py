@@ -28,7 +28,7 @@ Reopen = Callable[[], DescribedEncoder]
 Make = Callable[[int, int], np.ndarray]
 
 
-class Vectors:
+class ShardedVectors:
     """Rows of numbers, such as unit vectors, in files of equal size, `00000.npy` etc.
 
     Args:
@@ -140,7 +140,7 @@ def encode(
     workers: Workers = HERE,
     reopen: Reopen | None = None,
     dtype: str = "float32",
-) -> Vectors:
+) -> ShardedVectors:
     """Encodes distinct texts; existing shards are reused.
 
     They may be shards of the text's first lines. The vectors then equal vectors that
@@ -194,7 +194,7 @@ def _grow(directory: str, about: dict, texts: Texts) -> None:
     path = os.path.join(directory, ABOUT)
     if not os.path.exists(path):
         return
-    first = Vectors(directory)
+    first = ShardedVectors(directory)
     grown = {**first.about, "texts": about["texts"], "shape": [len(texts), first.dim]}
     before = first.about.get("texts")
     if before == about["texts"] or identity.difference(grown, about):
@@ -254,7 +254,7 @@ def fill(
     start: Callable[[], Make],
     what: str,
     workers: Workers = HERE,
-) -> Vectors:
+) -> ShardedVectors:
     """Creates the missing shards.
 
     Args:
@@ -276,7 +276,7 @@ def fill(
     if there is None or changed:
         os.makedirs(directory, exist_ok=True)
         storage.write_json(path, about)
-    filled = Vectors(directory)
+    filled = ShardedVectors(directory)
     missing = filled.missing()
     left = sum(stop - first for first, stop in map(filled.rows_of, missing))
     task = functools.partial(_filling, filled, start)
@@ -299,7 +299,7 @@ def _refuse_others(directory: str, there: dict, about: dict) -> str:
     return changed
 
 
-def _filling(vectors: Vectors, start: Callable[[], Make]) -> Task:
+def _filling(vectors: ShardedVectors, start: Callable[[], Make]) -> Task:
     make = start()
 
     def fill_shard(shard: int, report: Callable[[int], object]) -> None:

@@ -84,7 +84,7 @@ def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     return {**means, **scores}
 
 
-class Retrieval(base.PartedTask[Bitext]):
+class BitextRetrieval(base.PartedTask[Bitext]):
     """The base class of bitext retrieval; it scores pairs with `score_retrieval`."""
 
     main_metric = "accuracy"
@@ -113,7 +113,7 @@ class Retrieval(base.PartedTask[Bitext]):
         )
 
 
-class Tatoeba(Retrieval):
+class Tatoeba(BitextRetrieval):
     """LASER's Tatoeba test sets: up to 1,000 sentences of a language, with English.
 
     Artetxe and Schwenk, 2019, https://arxiv.org/abs/1812.10464. Files
@@ -258,7 +258,7 @@ def _distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
     return list(found), np.array(numbers)
 
 
-class BitextFiles(Retrieval):
+class BitextFiles(BitextRetrieval):
     """The user's own bitext: one TSV of two columns, or files aligned line by line.
 
     With more than two files, the first file is the pivot, like English in FLORES and

@@ -23,8 +23,8 @@ _PAIRS = re.compile(r"\.(csv|tsv|txt)(\.gz)?$", re.IGNORECASE)
 
 
 @dataclasses.dataclass
-class Retrieval:
-    """A collection with queries and judgements.
+class Collection:
+    """Documents with queries and judgements.
 
     Attributes:
         queries: the text of each judged query, [n].
@@ -46,7 +46,7 @@ class Retrieval:
     languages: tuple[str, str] = ("", "")
 
 
-class RetrievalFiles(base.Task[Retrieval]):
+class RetrievalFiles(base.Task[Collection]):
     """Retrieval from one's own collection, by cosine.
 
     Thakur et al., 2021, https://arxiv.org/abs/2104.08663. A folder holds `corpus.jsonl`
@@ -83,10 +83,10 @@ class RetrievalFiles(base.Task[Retrieval]):
         self._path = paths[0]
         self._part = paths[1] if len(paths) > 1 else "test"
 
-    def read(self, source: DataDir) -> Retrieval:
+    def read(self, source: DataDir) -> Collection:
         return self._pairs(source) if self._is_file else self._collection(source)
 
-    def _pairs(self, source: DataDir) -> Retrieval:
+    def _pairs(self, source: DataDir) -> Collection:
         """Reads a file of queries and passages.
 
         Raises:
@@ -106,7 +106,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         judged: dict[str, dict[int, int]] = {}
         for query, passage, *_ in rows:
             judged.setdefault(query, {})[places[passage]] = 1
-        return Retrieval(
+        return Collection(
             list(judged),
             list(documents),
             list(documents),
@@ -115,7 +115,7 @@ class RetrievalFiles(base.Task[Retrieval]):
             language_names.of_two_texts(language),
         )
 
-    def _collection(self, source: DataDir) -> Retrieval:
+    def _collection(self, source: DataDir) -> Collection:
         """Reads a folder in BEIR's layout.
 
         Raises:
@@ -159,7 +159,7 @@ class RetrievalFiles(base.Task[Retrieval]):
             raise UserError(
                 f"{qrels} has no document with a grade above 0 that is in {path}"
             )
-        return Retrieval(
+        return Collection(
             [queries[name] for name in judged],
             list(documents.values()),
             list(documents),
@@ -171,13 +171,13 @@ class RetrievalFiles(base.Task[Retrieval]):
     def check(self) -> None:
         search.check_faiss()
 
-    def sentences(self, data: Retrieval) -> Iterable[str]:
+    def sentences(self, data: Collection) -> Iterable[str]:
         return [*data.queries, *data.documents]
 
-    def by_role(self, data: Retrieval) -> Mapping[str, Iterable[str]]:
+    def by_role(self, data: Collection) -> Mapping[str, Iterable[str]]:
         return {prompts.QUERY: data.queries, prompts.DOCUMENT: data.documents}
 
-    def remarks(self, data: Retrieval) -> list[str]:
+    def remarks(self, data: Collection) -> list[str]:
         rows = {row for relevant in data.judgements for row in relevant}
         lacking = sum(row < 0 for row in rows)
         if not lacking:
@@ -187,7 +187,7 @@ class RetrievalFiles(base.Task[Retrieval]):
             f"{lacking:,}"
         ]
 
-    def score(self, data: Retrieval, vectors: base.Vectors) -> dict[str, float]:
+    def score(self, data: Collection, vectors: base.Vectors) -> dict[str, float]:
         scores = [*map(_rank_scores, self._ranked(data, vectors), data.judgements)]
         return {
             metric: 100 * float(np.mean([score[metric] for score in scores]))
@@ -195,7 +195,7 @@ class RetrievalFiles(base.Task[Retrieval]):
         }
 
     def predictions(
-        self, data: Retrieval, vectors: base.Vectors
+        self, data: Collection, vectors: base.Vectors
     ) -> dict[str, base.Predictions]:
         """nDCG@10 of each query; the answer is the id of the nearest document."""
         names, ranked = data.document_ids, self._ranked(data, vectors)
@@ -212,7 +212,7 @@ class RetrievalFiles(base.Task[Retrieval]):
             )
         }
 
-    def _ranked(self, data: Retrieval, vectors: base.Vectors) -> list[list[int]]:
+    def _ranked(self, data: Collection, vectors: base.Vectors) -> list[list[int]]:
         """The nearest rows of `documents` for each query, the nearest first."""
         # One more than is scored, for the document with the id of its query.
         k = min(_DEPTH + 1, len(data.documents))
