@@ -32,10 +32,12 @@ with LaBSE's rule searches for the neighbours of one side only; the second run t
 first searches for the neighbours of the other side.
 """
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
 import shlex
+import shutil
 import sys
 
 from absl import flags
@@ -200,7 +202,7 @@ def main(_) -> None:
     work_dir = FLAGS.work_dir or leftovers.work_path(FLAGS.output)
     inputs = _inputs(work_dir)
     leftovers.tidy(work_dir)
-    with locks.held(work_dir):
+    with contextlib.ExitStack() as unlocked, locks.held(work_dir):
         leftovers.tidy_within(work_dir, _ENTRIES)
         job = _job(work_dir)
         try:
@@ -211,10 +213,12 @@ def main(_) -> None:
             folder = pathlib.Path(work_dir)
             is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
             if not FLAGS.work_dir and not is_begun:
-                leftovers.discard(work_dir, _ENTRIES)
+                aside = leftovers.set_aside(work_dir, _ENTRIES)
+                unlocked.callback(shutil.rmtree, aside)
             raise
         if not FLAGS.work_dir:
-            leftovers.discard(work_dir, _ENTRIES)
+            aside = leftovers.set_aside(work_dir, _ENTRIES)
+            unlocked.callback(shutil.rmtree, aside)
     print("\n".join(told))
     output = shlex.quote(files.pattern(FLAGS.output))
     print(
@@ -313,14 +317,12 @@ def _inputs(work_dir: str) -> dict:
 def _job(work_dir: str):
     """Opens the model. Returns the `Job` that the flags describe."""
     with cli.quiet_imports():
-        from cmlm.encoders import opening
         from cmlm.mining import jobs, neighbours
 
     source = target = None
     if FLAGS.model:
         reading = reading_flags.reading()
-        cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
-        opened = opening.open_encoder(FLAGS.model, reading)
+        opened = cli.open_encoder(FLAGS.model, reading)
         source = _reader(opened, reading, "source_prompt_name")
         if FLAGS.source_prompt_name or FLAGS.target_prompt_name:
             target = _reader(opened, reading, "target_prompt_name")

@@ -513,7 +513,8 @@ def test_blocks_of_a_remote_output_wait_in_a_directory_with_a_lock(
     abandoned = tmp_path / "cmlm-scratch-1234"
     abandoned.mkdir()
     with on_beam._scratch("gs://bucket/output") as path:
-        assert os.listdir(tmp_path) == [os.path.basename(path)]
+        name = os.path.basename(path)
+        assert sorted(os.listdir(tmp_path)) == [name, f"{name}.lock"]
     assert not os.listdir(tmp_path)
 
 

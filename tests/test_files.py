@@ -426,17 +426,18 @@ def test_scratch_of_a_killed_process_goes_and_that_of_a_living_one_stays(
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT)
-    (left,) = tmp_path.iterdir()
+    left, mark = sorted(tmp_path.iterdir())
+    assert mark.name == f"{left.name}.lock"
     (tmp_path / "other").mkdir()
     with scratch.directory() as first, scratch.directory() as second:
-        found = {str(path) for path in tmp_path.iterdir()}
+        found = {str(path) for path in tmp_path.iterdir() if path.is_dir()}
         assert found == {first, second, str(tmp_path / "other")}
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
     assert caplog.messages == [f"removed {left}, left by a run that was killed"]
 
 
 def test_threads_that_make_scratch_at_once_keep_theirs(tmp_path, monkeypatch):
-    # A directory is without its lock for a moment, in which others may find it.
+    # A file is without its lock for a moment, in which others may find it.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def work(_):

@@ -1,13 +1,19 @@
 """What killed runs left is named and removed; what living runs write stays."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
+import shutil
 import signal
+import stat
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from cmlm.common import files, leftovers, path_names
+from cmlm.common import files, leftovers, locks, path_names, scratch
 
 
 def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
@@ -70,8 +76,20 @@ def test_within_a_directory_only_the_commands_own_leftovers_go(tmp_path):
     assert all((tmp_path / name).exists() for name in other)
 
 
+def _lock_as_nfs(handle, operation, flock=fcntl.flock):
+    """Locks as a process of another host: a lock on a directory stays on its host."""
+    if stat.S_ISDIR(os.fstat(handle).st_mode):
+        return
+    if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EBADF, "not open for writing")
+    flock(handle, operation)
+
+
+@pytest.mark.parametrize("is_nfs", [False, True])
 @pytest.mark.parametrize("kind", ["file", "directory", "working"])
-def test_what_a_living_run_writes_stays(tmp_path, caplog, kind):
+def test_what_a_living_run_writes_stays(tmp_path, caplog, monkeypatch, kind, is_nfs):
+    if is_nfs:
+        monkeypatch.setattr(locks.fcntl, "flock", _lock_as_nfs)
     target = str(tmp_path / "o")
     making = {
         "file": files.atomic_file,
@@ -90,6 +108,42 @@ def test_what_a_living_run_writes_stays(tmp_path, caplog, kind):
         if kind == "working":
             os.remove(f"{temporary}.totals.json")
     assert sorted(os.listdir(tmp_path)) == ([] if kind == "working" else ["o"])
+
+
+@pytest.mark.parametrize("kind", ["tmp", "scratch"])
+def test_the_directory_of_another_host_stays_until_it_is_killed(
+    tmp_path, monkeypatch, kind
+):
+    monkeypatch.setattr(locks.fcntl, "flock", _lock_as_nfs)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def others():
+        if kind == "tmp":
+            leftovers.tidy(f"{tmp_path}/o")
+        else:
+            with scratch.directory():
+                pass
+
+    making = scratch.directory()
+    if kind == "tmp":
+        making = files.atomic_directory(f"{tmp_path}/o")
+
+    def make():
+        with making:
+            Path(tmp_path, "begun").touch()
+            time.sleep(60)
+
+    process = multiprocessing.get_context("fork").Process(target=make)
+    process.start()
+    while not Path(tmp_path, "begun").exists():
+        time.sleep(0.01)
+    before = sorted(os.listdir(tmp_path))
+    others()
+    assert sorted(os.listdir(tmp_path)) == before and len(before) == 3
+    process.kill()
+    process.join()
+    others()
+    assert os.listdir(tmp_path) == ["begun"]
 
 
 def _replace(target, moment):
@@ -131,7 +185,17 @@ def test_a_kill_between_the_two_renames_of_an_export_loses_nothing(
     assert ("is restored" in caplog.text) == (moment == 2)
 
 
-def test_a_work_directory_stays_after_a_failure_and_goes_after_success(tmp_path):
+def test_a_work_directory_stays_after_a_failure_and_goes_after_success(
+    tmp_path, monkeypatch
+):
+    def rmtree(path, *arguments, rmtree=shutil.rmtree, **values):
+        # Over NFS, a directory with an open file cannot be removed.
+        handles = [f"/proc/self/fd/{handle}" for handle in os.listdir("/proc/self/fd")]
+        opened = [os.readlink(each) for each in handles if os.path.islink(each)]
+        assert not any(each.startswith(f"{path}/") for each in opened)
+        rmtree(path, *arguments, **values)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
     path = tmp_path / "o.work"
     with pytest.raises(ZeroDivisionError):
         with leftovers.work_directory(str(path), ("kept",)) as directory:

@@ -15,7 +15,7 @@ from cmlm.common import folders, locks, path_names
 
 logger = logging.getLogger(__name__)
 
-# What `discard` removes has this name before `.tmp-*`.
+# What `set_aside` moves has this name before `.tmp-*`.
 _REMOVED = "removed"
 
 
@@ -104,7 +104,8 @@ def work_path(output: str | None) -> str | None:
 def work_directory(path: str | None, names: Sequence[str]) -> Iterator[str | None]:
     """Locks a directory whose files the next run of a killed command finds again.
 
-    The directory goes when the block succeeds, see `discard`, and stays when it fails.
+    The directory goes when the block succeeds, see `set_aside`, and stays when it
+    fails.
 
     Args:
         path: the directory, created if missing. None or a remote path gives None.
@@ -117,11 +118,12 @@ def work_directory(path: str | None, names: Sequence[str]) -> Iterator[str | Non
     with locks.held(path):
         tidy_within(path, ())
         yield path
-        discard(path, names)
+        aside = set_aside(path, names)
+    shutil.rmtree(aside)
 
 
-def discard(directory: str, names: Sequence[str]) -> None:
-    """Removes a locked local directory, or a command's own entries from it.
+def set_aside(directory: str, names: Sequence[str]) -> str:
+    """Renames a locked local directory, or moves a command's own entries out of it.
 
     The directory stays if the user keeps other files there, or if it is a link. After a
     kill, `tidy` and `tidy_within` remove the rest.
@@ -129,6 +131,10 @@ def discard(directory: str, names: Sequence[str]) -> None:
     Args:
         directory: the directory.
         names: the command's own entries there, as patterns.
+
+    Returns:
+        The directory to remove when the lock has ended: over NFS, a directory with an
+        open file, such as that of the lock, cannot be removed.
     """
     directory = directory.rstrip("/")
     entries = [entry for entry in os.listdir(directory) if entry != locks.FILE_NAME]
@@ -136,18 +142,17 @@ def discard(directory: str, names: Sequence[str]) -> None:
     if not others and not os.path.islink(directory):
         removed = path_names.temporary(directory)
         os.rename(directory, removed)
-        shutil.rmtree(removed)
-        return
+        return removed
     removed = path_names.temporary(os.path.join(directory, _REMOVED))
     os.mkdir(removed)
     for entry in entries:
         if entry not in others:
             os.rename(os.path.join(directory, entry), os.path.join(removed, entry))
-    shutil.rmtree(removed)
     if others:
         kind = "file or folder" if len(others) == 1 else "files or folders"
         what = f"{len(others):,} {kind} of your own, such as {others[0]}"
         logger.warning("%s stays, because it has %s", directory, what)
+    return removed
 
 
 def _is_own(entry: str, names: Iterable[str]) -> bool:

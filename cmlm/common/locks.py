@@ -1,7 +1,8 @@
 """Locks that end with their process, even by kill -9: `flock` on local files.
 
-Remote paths (`gs://`) and some network file systems have no locks. There the program
-goes on without one and says so.
+Over NFS, they hold between hosts if its lock service runs. Remote paths (`gs://`) and
+some network file systems have no locks. There the program goes on without one and says
+so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from cmlm.errors import UserError
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "lock"
+# The ending of the file beside a directory that marks it as in use: over NFS, the lock
+# of a directory itself holds on its own host only.
+_MARK = ".lock"
 
 
 @contextlib.contextmanager
@@ -55,12 +59,16 @@ def held(directory: str) -> Iterator[None]:
         yield
     finally:
         # Its directory may have moved, and another process may have a new one here.
+        is_own = False
         with contextlib.suppress(OSError):
-            if _is_at(handle, path):
+            is_own = _is_at(handle, path)
+            if is_own:
                 os.unlink(path)
-                if is_new:
-                    os.rmdir(directory)
+        # Over NFS, an open file keeps its directory.
         os.close(handle)
+        if is_own and is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
 
 
 def _acquire(directory: str, path: str) -> int:
@@ -117,28 +125,25 @@ def in_work(
     if not path_names.is_local(path):
         yield
         return
-    mode = 0o777 if is_directory else 0o666
-    if is_private:
-        mode &= 0o700
+    mask = 0o700 if is_private else 0o777
+    mark = f"{path}{_MARK}" if is_directory else path
     handle = None
     while handle is None:
-        handle = _create(path, is_directory, mode)
+        handle = _create(mark, 0o666 & mask)
     try:
+        if is_directory:
+            os.mkdir(path, 0o777 & mask)
         yield
     finally:
+        if is_directory:
+            with contextlib.suppress(OSError):
+                os.unlink(mark)
         os.close(handle)
 
 
-def _create(path: str, is_directory: bool, mode: int) -> int | None:
-    """A new locked file or directory; None if another process has removed it again."""
-    if is_directory:
-        os.mkdir(path, mode)
-        try:
-            handle = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-    else:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+def _create(path: str, mode: int) -> int | None:
+    """A new locked file; None if another process has removed it again."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
     # Another process may have found the path in the moment without a lock: it holds
     # one while it removes the path.
     with contextlib.suppress(OSError):
@@ -155,13 +160,23 @@ def abandoned(path: str) -> Iterator[bool]:
 
     While the block runs, nothing else can mark or remove the path.
     """
-    handle = None
+    mark, handle = f"{path}{_MARK}", None
+    if not os.path.lexists(mark):
+        # A file marks itself; so did a directory of an earlier version.
+        mark = path
     if path_names.is_local(path):
-        with contextlib.suppress(OSError):
-            handle = os.open(path, os.O_RDONLY)
+        # Over NFS, the lock needs a file that is open for writing.
+        for flags in (os.O_RDWR, os.O_RDONLY):
+            with contextlib.suppress(OSError):
+                handle = os.open(mark, flags)
+                break
+    is_free = handle is not None and _is_free(handle) and _is_at(handle, mark)
     try:
-        yield handle is not None and _is_free(handle) and _is_at(handle, path)
+        yield is_free
     finally:
+        if is_free and mark != path and not os.path.lexists(path):
+            with contextlib.suppress(OSError):
+                os.unlink(mark)
         if handle is not None:
             os.close(handle)
 
