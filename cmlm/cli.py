@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 def tune_for_inference(precisions: Iterable[str]) -> None:
     """Sets TensorFlow up for a process that only encodes.
 
-    Each operation gets one thread, and each processor a batch (`common.threads`). In
+    Each operation gets one thread, and each core a batch (`common.threads`). In
     bfloat16, TensorFlow packs each weight once and not in each call. In float32 the
     first call would decide the form of all later ones, and short batches after a long
     first one would be slower.

@@ -114,8 +114,8 @@ flags.DEFINE_bool(
     "mean_of_models",
     False,
     "Add a row with the mean and the deviation over the models, which are runs of one "
-    "recipe with different seeds. It leaves out the baselines untrained: and bow: "
-    "beside other models.",
+    "recipe with different seeds. The baselines untrained: and bow: count only if all "
+    "models are baselines.",
 )
 flags.DEFINE_multi_string(
     "mean",

@@ -34,7 +34,7 @@ class MtebEncoder(abs_encoder.AbsEncoder):
     Args:
         model: a model that `opening.open_encoder` opens.
         precision: float32, bfloat16, or None for the precision of the model.
-        dimensions: the first numbers of a vector, this many; 0 for all, or None for
+        dimensions: how many of a vector's dimensions to keep; 0 for all, or None for
             those of the model.
     """
 

@@ -84,7 +84,7 @@ def main(_) -> None:
     if FLAGS.components > encoder.dim:
         raise UserError(
             f"--components is {FLAGS.components}; allowed: at most {encoder.dim}, the "
-            "numbers of a vector"
+            "dimensions of a vector"
         )
 
     for language, (flag, paths) in sources.items():
@@ -186,7 +186,7 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
     if fitted.sentences < encoder.dim:
         print(
             f"note: {language} has {counted(fitted.sentences, 'sentence')}, fewer than "
-            f"the {encoder.dim} numbers of a vector: more text gives steadier "
+            f"the {encoder.dim} dimensions of a vector: more text gives steadier "
             "components",
             file=sys.stderr,
         )

@@ -11,8 +11,9 @@ with a blank line between documents. Layouts:
     wikitext  one paragraph a line in WikiText's tokenisation; `= Title =` starts a
               document
 
-Dumps, and plain text with --steps or a flag of a step, go through a Beam pipeline (`pip
-install 'cmlm[corpus]'`) on all cores, or on a cluster with --beam_options:
+Dumps, and plain text with --steps, --quality_model, --remove_sentences_of or
+--max_sentences, go through a Beam pipeline (`pip install 'cmlm[corpus]'`) on all cores,
+or on a cluster with --beam_options:
 
     python -m cmlm.prepare --input='*.wet.gz' --layout=wet --language=en,de --output=out
     python -m cmlm.train --train_data='en=out/en/*.txt.gz,de=out/de/*.txt.gz' ...

@@ -105,8 +105,8 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "init_checkpoint",
     None,
-    "Weights to start from: a model_dir, a checkpoint, or weights of another program "
-    "(BERT checkpoint, TF Hub SavedModel, Hugging Face folder).",
+    "Weights to start from: a model_dir, a checkpoint, an export, or weights of "
+    "another program (BERT checkpoint, TF Hub SavedModel, Hugging Face folder).",
 )
 flags.DEFINE_string(
     "teacher",
@@ -134,7 +134,7 @@ flags.DEFINE_multi_string(
 flags.DEFINE_multi_string(
     "params_override",
     [],
-    "Settings as a.b.c=value, separated by commas; the last one wins",
+    "Settings as a.b.c=value, separated by commas, each once; a later flag wins",
 )
 flags.DEFINE_enum(
     "distribution_strategy",
@@ -204,8 +204,8 @@ def _refuse_unread(task) -> None:
         if FLAGS[flag].value and not task.enabled().keys() & set(names):
             weights = ", ".join(f"task.{name}.weight" for name in names)
             raise UserError(
-                f"--{flag} is {FLAGS[flag].value}; allowed: with one of these settings "
-                f"above 0, because no objective of the run reads it now: {weights}"
+                f"--{flag} is {FLAGS[flag].value}, and no objective of the run reads "
+                f"it; allowed: with one of these above 0: {weights}"
             )
 
 

@@ -498,10 +498,10 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
         (
             "cmlm.vocab",
             "--output=o.txt.gz",
-            "a path without the ending of a packed file",
+            "a path without the ending of a compressed file",
         ),
         ("cmlm.vocab", "--output=o.json", "--output is o.json; allowed: a name such"),
-        ("cmlm.ngrams", "--output=o.tsv.bz2", "of a packed file, or in .gz"),
+        ("cmlm.ngrams", "--output=o.tsv.bz2", "of a compressed file, or in .gz"),
         ("cmlm.ngrams", "--output=o --marked_output=o.zip", "--marked_output is o.zip"),
         ("cmlm.vocab", "--output=o --dotless_i --nolower_case", "with --lower_case"),
         ("cmlm.vocab", "--output=o --input=d=t.txt,en=t.txt", "'d=t.txt' in 'd=t.txt,"),

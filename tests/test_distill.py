@@ -644,7 +644,7 @@ def test_a_teacher_with_other_directions_is_told(tmp_path, encoder, dim, caplog)
 
     begun = toys.run_config("text.txt")
     assert told("warm", init_checkpoint=encoder)
-    assert "task.distill.projection=aligned turns the teacher's" in caplog.text
+    assert "task.distill.projection=aligned rotates the teacher's" in caplog.text
     assert not told("warm", init_checkpoint=encoder, begun=begun)
     assert not told("new")
     # A copy of the encoder has its directions.

@@ -92,7 +92,9 @@ def test_a_file_of_the_vectors_that_is_a_link_is_refused(tmp_path, name):
     (tmp_path / "mine").write_text("a text of no whole row")
     (tmp_path / "cache" / name).unlink()
     (tmp_path / "cache" / name).symlink_to(tmp_path / "mine")
-    with pytest.raises(UserError, match=f"/{name} is a link; .*; delete {tmp_path}"):
+    with pytest.raises(
+        UserError, match=f"/{name} is a symbolic link; .*; delete {tmp_path}"
+    ):
         store.Store(WordCounts(), str(tmp_path / "cache"))
     assert (tmp_path / "mine").read_text() == "a text of no whole row"
 
@@ -211,7 +213,7 @@ def test_a_running_search_keeps_its_files(tmp_path, monkeypatch):
 
 
 def test_faiss_is_needed_for_indexes_on_disk_only(monkeypatch):
-    # The quickstart ends with cmlm.evaluate, after an installation without extras.
+    # The extra `evaluate` does not install FAISS.
     rooms = ("cmlm.evaluation", "cmlm.mining")
     for room in rooms:
         monkeypatch.setattr(cmlm, room.split(".")[1], sys.modules[room])

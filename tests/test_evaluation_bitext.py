@@ -9,7 +9,7 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, store
-from cmlm.evaluation.data_dir import DataDir
+from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import bitext
 
 
@@ -162,6 +162,9 @@ def test_un_corpus_through_the_index(tmp_path):
     assert (scores["sentences"], scores["exact"]) == (5, 1)
     (tmp_path / "un" / "UNv1.0.6way.fr").write_text("un\n")
     with pytest.raises(UserError, match="not line by line"):
+        task.read(DataDir(str(tmp_path)))
+    (tmp_path / "un" / "UNv1.0.6way.fr").unlink()
+    with pytest.raises(MissingData, match="missing: un/NAME.fr or another language"):
         task.read(DataDir(str(tmp_path)))
 
 

@@ -93,7 +93,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ),
         (
             [output, f"--vectors=de={tmp_path}/unit.npy"],
-            f"de, {tmp_path}/unit.npy: vectors of length 1; allowed: vectors of cmlm.e",
+            f"de, {tmp_path}/unit.npy: unit vectors; allowed: vectors of cmlm.e",
         ),
         (
             # Before the text of the other language is encoded.
@@ -164,5 +164,5 @@ def test_the_command_after_it_is_one_that_takes_the_model(
     answers = commands.repeatedly("cmlm.pcr", arguments)
     for (_, said), (code, told, heard) in zip(cases, answers, strict=True):
         assert code == 0, heard
-        assert "note: de has 9 sentences, fewer than the 16 numbers" in heard
+        assert "note: de has 9 sentences, fewer than the 16 dimensions" in heard
         assert told.splitlines()[-1] == said

@@ -516,7 +516,7 @@ def test_vectors_of_another_prompt_are_not_mined(source, mined, tmp_path):
     right = ["--source_prompt_name=query", "--target_prompt_name=passage"]
     for given, said in (
         ([f"--model={source}", "--prompt_name=query"], "target holds vectors of an"),
-        ([f"--model={source}", *right[:1]], "target holds vectors of another model"),
+        ([f"--model={source}", *right[:1]], "; allowed: the model that encoded it"),
         ([f"--model={source}", "--source_prompt_name=no"], "allowed: query, passage, "),
         (right, "--source_prompt_name=query is given; allowed: with --model"),
         ([], "--source and --target hold vectors of two models (fingerpri"),

@@ -23,7 +23,7 @@ def opener(path: str, flags: int) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UserError(
-                f"{path} is a link; allowed: a file of the folder's own"
+                f"{path} is a symbolic link; allowed: a regular file"
             ) from error
         raise
     if os.fstat(handle).st_nlink > 1:

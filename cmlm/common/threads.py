@@ -2,7 +2,7 @@
 
 TensorFlow splits an operation over all threads by default. The products of a sentence
 encoder are small, so their threads wait for each other. A program that only encodes is
-faster with one thread an operation and a batch for each processor.
+faster with one thread an operation and a batch for each core.
 """
 
 from __future__ import annotations

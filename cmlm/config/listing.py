@@ -22,7 +22,7 @@ _ENTRY = re.compile(r"(\w+(?:, \w+)*): (.*)")
 _RUNTIME = {
     "distribution_strategy": "the devices of the run: `one_device`, `mirrored`, "
     "`multi_worker_mirrored` or `tpu`.",
-    "num_gpus": "GPUs of this machine for `one_device` and `mirrored`; 0: processors.",
+    "num_gpus": "GPUs of this machine for `one_device` and `mirrored`; 0: the CPU.",
     "tpu": "the TPU of the strategy `tpu`: a name, an address or `local`.",
     "worker_hosts": "the workers of `multi_worker_mirrored`, HOST:PORT,HOST:PORT,..., "
     "if TF_CONFIG does not name them.",

@@ -15,7 +15,7 @@ import tensorflow as tf
 # additional tokens. So a batch holds up to MOST_TOKENS tokens of sentences with nearly
 # the same length, and up to LEAST_TOKENS tokens otherwise. Padding costs time in
 # attention alone. With twice LEAST_TOKENS, one thread would be faster, but a small
-# request would have no batches for the other processors.
+# request would have no batches for the other cores.
 MOST_TOKENS, LEAST_TOKENS = 2048, 512
 # Sentences with at least this many tenths of the longest length have nearly its length.
 NEARLY = 8

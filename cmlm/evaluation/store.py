@@ -338,7 +338,7 @@ class LanguageStores:
                 wanted = f"language {language!r}"
             raise UserError(
                 f"a task asks for {wanted}; allowed: languages with an encoder, "
-                f"{', '.join(self._stores)}; LANGUAGE=FILE names that of a file"
+                f"{', '.join(self._stores)}; LANGUAGE=FILE names a file's language"
             )
         return self._stores[language]
 

@@ -119,7 +119,8 @@ class Job:
             changed = identity.difference(stored.about["model"], own)
             if changed:
                 raise UserError(
-                    f"{given} holds vectors of another model than --model ({changed})"
+                    f"{given} holds vectors of another model than --model ({changed}); "
+                    "allowed: the model that encoded it"
                 )
         return text, stored
 

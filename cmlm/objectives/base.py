@@ -34,7 +34,7 @@ class ObjectiveConfig(hyperparams.Config):
         weight: the factor of this loss in the summed loss; 0 switches the objective
             off.
         start_step: the first step with this objective.
-        end_step: the first step without it; null keeps it to the end.
+        end_step: the first step without this objective; null: it trains to the end.
         train_data: files, batch size and sequence length; each objective has its own
             class of data.
         validation_data: files as in `train_data.input_path`; "" holds out a share of

@@ -50,7 +50,7 @@ class DistillConfig(ObjectiveConfig):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the run turns the teacher's vectors before it learns them."""
+        """Whether the run rotates the teacher's vectors before it learns them."""
         return self.projection == ALIGNED
 
     def named_by_flags(self):

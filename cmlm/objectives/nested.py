@@ -21,8 +21,8 @@ class NestedConfig(ObjectiveConfig):
 
     Attributes:
         dimensions: sizes, such as `[384, 96]`: the loss is a sum with a term for each
-            size, of the first numbers of the vectors (Matryoshka). Empty: the loss of
-            the whole vectors.
+            size, of the first dimensions of the vectors (Matryoshka). Empty: the loss
+            of the whole vectors.
     """
 
     dimensions: tuple[int, ...] = fields.ranged((), at_least=1)

@@ -1,10 +1,10 @@
-"""Turns the directions on which a run projects a teacher's vectors.
+"""Rotates the directions on which a run projects a teacher's vectors.
 
 A teacher and a trained encoder may place the same texts in the same way, and yet in
 different directions of the space: their cosines agree, their coordinates do not. A run
-that learns the teacher's coordinates would first unlearn its own. So `directions` turns
-them towards the encoder that the run starts from. Where no encoder decides, `mixed`
-turns them at random.
+that learns the teacher's coordinates would first unlearn its own. So `directions`
+rotates them towards the encoder that the run starts from. Where no encoder decides,
+`mixed` rotates them at random.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEXTS_OF_COSINE = 512
 def directions(
     config: ExperimentConfig, objective: DistillConfig, data: Data, tokenizer: Tokenizer
 ) -> np.ndarray:
-    """Returns principal directions that are turned towards an encoder.
+    """Returns principal directions that are rotated towards an encoder.
 
     Args:
         config: the run; `init_checkpoint` is the encoder, of the width `hidden_size`.
@@ -54,7 +54,7 @@ def directions(
 def cosine(
     config: ExperimentConfig, objective: DistillConfig, data: Data, tokenizer: Tokenizer
 ) -> float:
-    """Returns the mean cosine between an encoder and its teacher, not turned.
+    """Returns the mean cosine between an encoder and its teacher, not rotated.
 
     Args:
         config, objective, data, tokenizer: as for `directions`.
@@ -66,11 +66,12 @@ def cosine(
 
 
 def mixed(directions: np.ndarray, width: int) -> np.ndarray:
-    """Turns principal directions at random, in the same way at every call.
+    """Rotates principal directions at random, in the same way at every call.
 
-    On principal directions, few numbers of a vector have most of the variance. After a
-    random rotation, all have about the same share, and so the first numbers alone keep
-    the cosines better (`model.dimensions`). The cosines of whole vectors do not change.
+    On principal directions, few dimensions of a vector have most of the variance. After
+    a random rotation, all have about the same share, and so the first dimensions alone
+    keep the cosines better (`model.dimensions`). The cosines of whole vectors do not
+    change.
 
     Args:
         directions: float32 [dim, dim], orthonormal columns, the strongest first.
@@ -87,7 +88,7 @@ def mixed(directions: np.ndarray, width: int) -> np.ndarray:
 
 
 def turned(directions: np.ndarray, taught: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Turns directions so that projections on them are near other vectors.
+    """Rotates directions so that projections on them are near other vectors.
 
     With T = taught @ directions[:, :width] and S = own, the rotation is that of the
     orthogonal Procrustes problem (Schönemann, 1966):

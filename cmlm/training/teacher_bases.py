@@ -1,9 +1,9 @@
 """The bases that a run projects the vectors of its teachers on.
 
 A student whose width is not that of its teacher learns projections of the teacher's
-vectors. The basis of a teacher is its principal directions, turned at random, or, with
+vectors. The basis of a teacher is its principal directions, rotated at random, or, with
 `projection=aligned`, towards the encoder that the run starts from. Other texts would
-turn a basis that the student has learnt, so a run keeps the bases of its first start:
+rotate a basis that the student has learnt, so a run keeps the bases of its first start:
 
     teacher_bases/    in the model_dir, a file for each teacher
 
@@ -45,7 +45,7 @@ def refuse_projections(start: Start, objectives: Mapping[str, DistillConfig]) ->
 
     Raises:
         UserError: the run starts from random weights, has begun with another
-            projection, or turns a teacher's vectors for only some of the objectives.
+            projection, or rotates a teacher's vectors for only some of the objectives.
     """
     by_name: dict[str, list[str]] = {}
     for name, objective in objectives.items():
@@ -123,7 +123,7 @@ def _by_teacher(data: Mapping[str, Data]) -> dict[str, list[str]]:
 def _refuse_two_projections(
     objectives: Mapping[str, DistillConfig], names: Sequence[str]
 ) -> None:
-    """Refuses objectives of which only some turn the vectors of one teacher.
+    """Refuses objectives of which only some rotate the vectors of one teacher.
 
     Args:
         objectives: the objectives of a run.
@@ -155,7 +155,7 @@ def _new(
     if not start.writes:
         return basis or data.teacher.basis
     if objective.is_aligned:
-        logger.info("teacher: its vectors are turned towards those of the encoder")
+        logger.info("teacher: its vectors are rotated towards those of the encoder")
         turned = alignment.directions(start.config, objective, data, tokenizer)
         _write(kept, turned)
     elif basis or not start.is_first:
@@ -170,7 +170,7 @@ def _new(
 
 
 def _write(path: str, directions: np.ndarray) -> None:
-    """Writes a basis that is turned."""
+    """Writes a basis that is rotated."""
     with files.atomic_file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(directions.astype("<f4").tobytes())
@@ -180,7 +180,7 @@ def _learnt(start: Start, name: str, objective: DistillConfig, file: str) -> str
     """The basis that the encoder of `init_checkpoint` has learnt, or "".
 
     Raises:
-        UserError: this basis is turned, and the run would not use it.
+        UserError: this basis is rotated, and the run would not use it.
     """
     source = start.config.init_checkpoint if start.is_first else ""
     run = warm_start.own_run(source) if source else None
@@ -224,6 +224,6 @@ def _warn_of_directions(
         logger.warning(
             "teacher: the vectors of %s point in other directions than those of %s "
             "(mean cosine %.2f), so the encoder first unlearns its own; "
-            "task.%s.projection=aligned turns the teacher's vectors",
+            "task.%s.projection=aligned rotates the teacher's vectors",
             *(objective.teacher, start.config.init_checkpoint, cosine, name),
         )

@@ -215,7 +215,9 @@ class UnCorpus(base.PartedTask[Bitext]):
                     )
                 parts[language] = (path, english)
         if not parts:
-            raise MissingData("un/*.en has no file in another language beside")
+            raise MissingData(
+                "missing: un/NAME.fr or another language beside un/NAME.en"
+            )
         return parts
 
     def read_part(self, source: DataDir, part: str, where: tuple[str, str]) -> Bitext:

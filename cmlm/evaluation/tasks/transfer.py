@@ -261,8 +261,8 @@ def split(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     if len(classes) < 2 or counts.min() < 2 or in_dev < len(classes):
         raise UserError(
             f"training examples of each class: {', '.join(map(str, counts))}; allowed: "
-            "two classes or more, 2 examples of each, and in all 10 for each class, "
-            "because a tenth is held out"
+            "two classes or more, 2 examples of each, and ten times as many examples "
+            "as classes, because a tenth is held out"
         )
     train, dev = train_test_split(
         np.arange(len(labels)), test_size=DEV_SHARE, random_state=seed, stratify=labels
