@@ -21,6 +21,7 @@ from cmlm.data import masking
 from cmlm.errors import UserError
 from cmlm.tokenization import byte_pairs as byte_pair_module
 from cmlm.tokenization import charsmaps, tokenizer_file, vocabulary_file
+from cmlm.tokenization.base import trim
 from cmlm.tokenization.opening import open_tokenizer
 from cmlm.vocabulary import of_run
 from cmlm.vocabulary.settings import VocabularyConfig
@@ -270,6 +271,42 @@ def test_the_work_for_a_word_grows_with_its_length_alone(tmp_path, count_rounds)
         work.append(sum(map(len, rounds)))
     # Eight times the length. Merges of whole words take sixteen times the work.
     assert work[1] < 10 * work[0]
+
+
+@pytest.mark.parametrize("searched", [6, byte_pair_module._SEARCHED])
+def test_a_long_text_is_cut_without_other_tokens(tmp_path, searched, monkeypatch):
+    monkeypatch.setattr(byte_pair_module, "_SEARCHED", searched)
+    merges = [("a", "b"), ("s", "\u0120"), ("\u0120", "a"), ("1", "1"), ("ab", "ab")]
+    vocab = [*BYTE_LEVEL, *("".join(pair) for pair in merges)]
+    _, path = byte_level(tmp_path, vocab, merges)
+    ours = open_tokenizer(path)
+    draw = random.Random(0)
+    letters = "abs1'.  \n\u00a0\u00e9\u0939\u093f\0\ufdd0"
+    texts = ["".join(draw.choices(letters, k=k)) for k in range(40, 240)]
+    texts += ["ab" * 70, "ab" * 70 + " a", "'s" * 90, "", "a"]
+    given, other = tf.constant(texts), tf.constant(texts[::-1])
+    for length in (4, 7, 12):
+        whole = ours.enclose(ours.tokenize(given), length).to_list()
+        assert ours.encode(given, length).to_list() == whole
+        first, second = trim(
+            [ours.tokenize(given), ours.tokenize(other)],
+            length - 2 - ours.pair_separators,
+        )
+        both = ours.encode_pair(given, other, length).to_list()
+        expected = zip(first.to_list(), second.to_list(), strict=True)
+        special = {ours.cls_id, ours.sep_id}
+        assert [[i for i in row if i not in special] for row in both] == [
+            [*a, *b] for a, b in expected
+        ]
+
+
+def test_a_long_text_is_cut_soon(tmp_path):
+    ours = open_tokenizer(byte_pairs(tmp_path)[1])
+    text = tf.constant(["short", "a1" * 10**6, "word " * 10**6, "a" * 10**6])
+    short, *cut, one_word = ours._beginning(text, 16).numpy()
+    assert short == b"short" and len(one_word) == 10**6
+    longest = 16 * max(map(len, ours.vocab))
+    assert [len(text) for text in cut] == pytest.approx([longest] * 2, abs=6)
 
 
 def test_unigrams_are_sentencepieces(tmp_path):

@@ -84,13 +84,25 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)]; an empty string has no tokens.
         """
-        if self.prompt:
-            text = tf.strings.join([self.prompt, text])
-        return self._tokenize(tf.strings.unicode_transcode(text, "UTF-8", "UTF-8"))
+        return self._tokenize(self._valid(text))
 
     def count(self, text: tf.Tensor) -> tf.Tensor:
         """Counts the tokens of texts string [n], without special tokens: int64 [n]."""
         return self.tokenize(text).row_lengths()
+
+    def _valid(self, text: tf.Tensor) -> tf.Tensor:
+        """The texts string [n] behind the prompt, as valid UTF-8."""
+        if self.prompt:
+            text = tf.strings.join([self.prompt, text])
+        return tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+
+    def _first_tokens(self, text: tf.Tensor, number: int) -> tf.RaggedTensor:
+        """`tokenize`, whose rows may lack tokens behind the first `number`."""
+        return self._tokenize(self._beginning(self._valid(text), number))
+
+    def _beginning(self, text: tf.Tensor, number: int) -> tf.Tensor:
+        """Texts of valid UTF-8 with the same first `number` tokens; long ones cut."""
+        return text
 
     def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """`tokenize` of valid UTF-8."""
@@ -126,7 +138,7 @@ class Tokenizer(tf.Module):
         Returns:
             int32 [n, (tokens)] as `[CLS] ... [SEP]`.
         """
-        return self.enclose(self.tokenize(text), seq_length)
+        return self.enclose(self._first_tokens(text, seq_length), seq_length)
 
     def enclose(self, tokens: tf.RaggedTensor, seq_length: int) -> tf.RaggedTensor:
         """Adds the special tokens to tokenised texts.
@@ -157,7 +169,7 @@ class Tokenizer(tf.Module):
             separators between the texts.
         """
         first, second = trim(
-            [self.tokenize(first), self.tokenize(second)],
+            [self._first_tokens(text, seq_length) for text in (first, second)],
             seq_length - 2 - self.pair_separators,
         )
         column = tf.ones([first.nrows(), 1], tf.int32)

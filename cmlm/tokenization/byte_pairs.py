@@ -31,6 +31,10 @@ _WORD = (
     rf"| ?[^{_SPACE}\p{{L}}\p{{N}}{_BORDER}]+"
     rf"|[{_SPACE}]+"
 )
+# Between these two characters one word ends and another begins, whatever follows.
+_END_OF_WORD = rf"\p{{L}}[^\p{{L}}]|\p{{N}}[^\p{{N}}]|[^{_SPACE}][{_SPACE}]"
+# A long text is cut at the first end of a word in this many characters.
+_SEARCHED = 4096
 _NO_RANK = np.iinfo(np.int64).max
 # The windows of a long word begin this many bytes apart. A window is twice as long.
 _STRIDE = 64
@@ -73,6 +77,29 @@ class BytePairs(Tokenizer):
         tokens = tf.gather(self._merge(distinct), place)
         by_text = words.with_values(tokens)
         return tf.cast(by_text.merge_dims(1, 2), tf.int32)
+
+    def _beginning(self, text: tf.Tensor, number: int) -> tf.Tensor:
+        """Cuts long texts at the end of a word behind their first `number` tokens.
+
+        A token has at least a byte of each of its characters, so these tokens end
+        within `number` times the longest token. A text stays whole if a word longer
+        than `_SEARCHED` begins there.
+        """
+        most = int(number * self._sizes.max())
+
+        def cut():
+            begin = tf.minimum(tf.strings.length(text, "UTF8_CHAR"), most)
+            rest = tf.strings.substr(
+                text, begin, tf.fill(tf.shape(begin), _SEARCHED), "UTF8_CHAR"
+            )
+            head = tf.strings.substr(text, tf.zeros_like(begin), begin, "UTF8_CHAR")
+            end = rf"(?s)^(.*?(?:{_END_OF_WORD})).*$"
+            kept = tf.strings.regex_replace(rest, end, r"\1")
+            has_end = tf.strings.regex_full_match(rest, end)
+            return tf.where(has_end, tf.strings.join([head, kept]), text)
+
+        is_long = tf.reduce_any(tf.strings.length(text) > most)
+        return tf.cond(is_long, cut, lambda: text)
 
     def _split(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Splits valid UTF-8, string [n], into words, string [n, (words)]."""
