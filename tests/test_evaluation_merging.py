@@ -183,25 +183,10 @@ def test_means_and_groups_of_one_name_are_alike(tmp_path):
     assert content["groups"] == {**groups, "own": ["de", "es"]}
 
 
-def test_reports_of_earlier_versions_are_read(tmp_path):
-    task = {"family": "senteval", "main_metric": "accuracy", "protocol": "p"}
-    old = {
-        "seeds": [1111],
-        "tasks": {"mr": {**task, "sha256": {"a": "b"}}},
-        "models": {"m": {**model(mr=80.0), "figures": {}, "pcr": None}},
-    }
-    own = {"languages": ["de"]}
-    old["models"]["n"] = {**old["models"]["m"], "pcr": own}
-    (tmp_path / "results.json").write_text(json.dumps(old))
-    found = results.completed(*merging.unite([str(tmp_path)], {}))
-    # Nothing was removed: these exports have signatures that remove components.
-    assert [each["components"] for each in found["models"].values()] == [None, own]
-    assert not any("pcr" in each for each in found["models"].values())
-    assert found["tasks"]["mr"]["classifier"] == "logistic"
-    assert "Seeds: 1111." in report.markdown(found)
-    (tmp_path / "a.json").write_text('{"seeds": {}}')
-    with pytest.raises(UserError, match="a.json has no tasks; allowed: reports of"):
-        merging.unite([str(tmp_path / "a.json")], {})
+def test_a_file_without_scores_is_not_a_report(tmp_path):
+    (tmp_path / "results.json").write_text('{"seeds": {}}')
+    with pytest.raises(UserError, match="results.json has no tasks; allowed: reports"):
+        merging.unite([str(tmp_path)], {})
 
 
 @pytest.mark.parametrize(
@@ -209,6 +194,9 @@ def test_reports_of_earlier_versions_are_read(tmp_path):
     [
         (["tasks", "mr"], [], r"tasks: has mr=\[\]; allowed: dict"),
         (["tasks", "mr", "protocol"], None, "task mr: has no protocol"),
+        (["tasks", "mr", "not_ranked"], None, "task mr: has no not_ranked"),
+        (["seeds"], None, "task mr: has no seeds"),
+        (["classifier"], 5, "task mr: has classifier=5; allowed: str"),
         (
             ["tasks", "mr", "remarks"],
             [5],
@@ -221,12 +209,12 @@ def test_reports_of_earlier_versions_are_read(tmp_path):
         (["models", "m", "pcr"], 5, "model m: has pcr=5; allowed: dict"),
         (
             ["models", "m", "pcr"],
-            {"languages": [], "removed": {"mr": 5}},
+            {"languages": [], "unchanged": [], "removed": {"mr": 5}},
             "model m: pcr, removed: has mr=5; allowed: list",
         ),
         (
             ["models", "m", "pcr"],
-            {"languages": [], "removed": {"other": ["de"]}},
+            {"languages": [], "unchanged": [], "removed": {"other": ["de"]}},
             "model m: has no other",
         ),
         (["not_scored"], [], r"has not_scored=\[\]; allowed: dict"),
@@ -250,19 +238,6 @@ def test_a_setting_of_another_shape_is_shown_as_it_is(tmp_path):
     path = write(tmp_path / "a.json", {"m": model(pooling={"mean": 1}, mr=80.0)})
     found = results.completed(*merging.unite([path], {}))
     assert "| m |  |  | mean |" in report.markdown(found)
-
-
-def test_deviations_of_parts_in_earlier_reports_have_the_name_of_today(tmp_path):
-    older, newer = (
-        {"accuracy": 80.0, "accuracy_std": 1.0, "accuracy/fr": 70.0, deviation: 2.0}
-        for deviation in ("accuracy/fr_std", "accuracy_std/fr")
-    )
-    first = write(tmp_path / "a.json", {"a": {"scores": {"xeval-mr": older}}})
-    second = write(tmp_path / "b.json", {"b": {"scores": {"xeval-mr": newer}}})
-    content, _ = merging.unite([first, second], {})
-    assert content["models"]["a"]["scores"]["xeval-mr"] == newer
-    found = results.completed(content, {"all": ["a", "b"]})
-    assert found["models"]["all"]["scores"]["xeval-mr"]["accuracy_std/fr"] == 0
 
 
 def test_the_command_writes_one_report(tmp_path):

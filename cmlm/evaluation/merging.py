@@ -8,12 +8,10 @@ from typing import Any
 
 from cmlm.common import json_files
 from cmlm.errors import UserError, advised, shown
-from cmlm.evaluation import catalogue, metrics
+from cmlm.evaluation import catalogue
 
 # The entries of a task that name some of its metrics.
 _METRICS = ("shown_metrics", "smaller_is_better", "not_ranked")
-# What earlier versions did not write about a task.
-_OLDER = {"part_of": "", "remarks": [], **{name: [] for name in _METRICS}}
 # The kind of the values of each entry that has names.
 _ENTRIES = {
     "tasks": dict,
@@ -116,30 +114,22 @@ def _named(value: str) -> tuple[str, str]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Reads results.json, and adds what earlier versions did not write."""
+    """Reads results.json, and gives each task its seeds and its classifier."""
     file = path if path.endswith(".json") else os.path.join(path, "results.json")
-    with advised("allowed: reports of cmlm.evaluate"):
+    with advised("allowed: reports of cmlm.evaluate from 0.2.0"):
         report = json_files.read(file)
         settings = {key: report[key] for key in _SETTINGS if key in report}
-        older = {"merged": [{"report": path, **settings}], "versions": {}, "groups": {}}
-        report = {**older, "not_scored": {}, **report}
+        report = {"merged": [{"report": path, **settings}], **report}
         _check(report, file)
-    # A merged report has them for each task alone.
-    of_task = {
-        "seeds": report.get("seeds"),
-        "classifier": report.get("classifier", "logistic"),
-    }
     report["tasks"] = {
-        name: {**_OLDER, **of_task, **about} for name, about in report["tasks"].items()
+        name: {**_of_tasks(report), **about} for name, about in report["tasks"].items()
     }
-    for model in report["models"].values():
-        if "pcr" in model and "path" not in (model["pcr"] or {}):
-            # An export's own components had the name of those that --pcr removes.
-            model["components"] = model.pop("pcr")
-        model["scores"] = {
-            task: _renamed(scores) for task, scores in model["scores"].items()
-        }
     return report
+
+
+def _of_tasks(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of all tasks; a merged report has them for each task alone."""
+    return {key: report[key] for key in ("seeds", "classifier") if key in report}
 
 
 def _check(report: Mapping[str, Any], file: str) -> None:
@@ -150,17 +140,17 @@ def _check(report: Mapping[str, Any], file: str) -> None:
         for key in entries:
             field(entries, key, kind, f"{file}, {name}:")
     field(report, "merged", list, file)
-    field(report, "seeds", list, file, [])
     for name in report["groups"]:
         _texts(report["groups"], name, f"{file}, groups:")
     for name, about in report["tasks"].items():
         where = f"{file}, task {name}:"
-        for key in ("family", "main_metric", "protocol"):
+        for key in ("family", "part_of", "main_metric", "protocol"):
             field(about, key, str, where)
-        field(about, "part_of", str, where, "")
-        for key in about.keys() & {"remarks", *_METRICS}:
+        for key in ("remarks", *_METRICS):
             _texts(about, key, where)
-        field(about, "seeds", list, where, [])
+        about_all = {**_of_tasks(report), **about}
+        field(about_all, "seeds", list, where)
+        field(about_all, "classifier", str, where)
         checksums = field(about, "sha256", dict, where)
         for key in checksums:
             field(checksums, key, str, where)
@@ -174,9 +164,8 @@ def _check(report: Mapping[str, Any], file: str) -> None:
         field(entry, "figures", dict, where)
         if pcr := field(entry, "pcr", dict, where, {}):
             _texts(pcr, "languages", where)
-            if "unchanged" in pcr:
-                _texts(pcr, "unchanged", where)
-            removed = field(pcr, "removed", dict, where, {})
+            _texts(pcr, "unchanged", where)
+            removed = field(pcr, "removed", dict, where)
             for task in removed:
                 _texts(removed, task, f"{where} pcr, removed:")
                 field(scores, task, dict, where)
@@ -193,16 +182,6 @@ def _texts(values: Mapping[str, Any], name: str, where: str) -> list[str]:
     found = json_files.field(values, name, list, where)
     if not all(isinstance(each, str) for each in found):
         raise UserError(f"{where} has {name}={shown(found)}; allowed: texts")
-    return found
-
-
-def _renamed(scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores with `METRIC_std/PART`, which was `METRIC/PART_std`."""
-    found = {}
-    for name, value in scores.items():
-        metric = name.removesuffix("_std")
-        is_older = metric != name and metric in scores
-        found[metrics.statistic(metric, "std") if is_older else name] = value
     return found
 
 
@@ -244,11 +223,9 @@ def _joined(row: str, first: Mapping, second: Mapping, source: str, path: str) -
             raise _two(row, source, path, f"have scores of {task}")
     both = {key: {**first[key], **second[key]} for key in ("scores", "figures")}
     if pcr := first.get("pcr"):
-        # Earlier versions did not write `unchanged` and `removed`.
-        entries = (pcr, second["pcr"])
-        unchanged = {name for each in entries for name in each.get("unchanged", ())}
-        removed = {k: v for each in entries for k, v in each.get("removed", {}).items()}
-        both["pcr"] = {**pcr, "unchanged": sorted(unchanged), "removed": removed}
+        unchanged = sorted({*pcr["unchanged"], *second["pcr"]["unchanged"]})
+        removed = pcr["removed"] | second["pcr"]["removed"]
+        both["pcr"] = {**pcr, "unchanged": unchanged, "removed": removed}
     return {**about, **both}
 
 
