@@ -108,6 +108,25 @@ def test_search_is_exact_with_and_without_faiss():
         np.testing.assert_allclose(found.cosines, cosines, atol=1e-6)
 
 
+def test_vectors_of_length_1_are_compared_as_they_are(encoder):
+    random = np.random.default_rng(0)
+    corpus = random.normal(size=[2000, 200]).astype(np.float32)
+    units = comparing.arrays.unit_length(corpus)
+    assert encoder._units("a", units) is units
+    found, want = (encoder.search(units[:3], each, 5) for each in (units, corpus))
+    np.testing.assert_array_equal(found.rows, want.rows)
+    np.testing.assert_allclose(found.cosines, want.cosines, atol=1e-6)
+    # One other vector, type or number, and the lengths count.
+    units[7] *= 1.001
+    for other in (units, units.astype(np.float64), corpus * 1e30, corpus * 1e-30):
+        lengths = np.linalg.norm(encoder._units("a", other), axis=1)
+        np.testing.assert_allclose(lengths, 1, atol=1e-6)
+    for number in (np.nan, np.inf):
+        units[7, 3] = number
+        with pytest.raises(ValueError, match="has NaN or infinity"):
+            encoder.search(["b"], units)
+
+
 def test_search_in_few_texts_and_equal_ones(encoder):
     cosines, rows = encoder.search(["ab"], ["abcd", "ab", "cd"], k=5)
     assert rows.tolist() == [[1, 2, 0]] and cosines.shape == (1, 3)

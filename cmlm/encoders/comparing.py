@@ -13,6 +13,9 @@ from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import shown
 from cmlm.mining import exact
 
+# The rounding of float32 in the square of a length 1.
+_ROUNDING = 1e-5
+
 
 class Comparing(abc.ABC):
     """Adds `encode`, `similarity` and `search` to a class with `_encode`.
@@ -147,7 +150,8 @@ class Comparing(abc.ABC):
 
         The search is exact; FAISS does it where it is installed
         (pip install 'cmlm[mine]'), numpy elsewhere. Encode a corpus once, and pass its
-        vectors, to search it often.
+        vectors, to search it often. Vectors at length 1, as `encode(normalize=True)`
+        returns them, are searched without a copy.
 
         Args:
             queries: n texts, or their vectors, float [n, dim].
@@ -189,10 +193,24 @@ class Comparing(abc.ABC):
         if texts.ndim != 2:
             shape = list(texts.shape)
             raise ValueError(f"{name} has the shape {shape}; allowed: [n, dim]")
-        units = arrays.unit_length(texts)
-        if not np.isfinite(units).all():
+        vectors = np.asarray(texts)
+        if _have_unit_length(vectors):
+            # A copy of a large corpus would take longer than its search.
+            return vectors
+        units = arrays.unit_length(vectors)
+        # The sum of a unit vector is finite, and those of NaN and infinity are not.
+        if not np.isfinite(units.sum(axis=1)).all():
             raise ValueError(f"{name} has NaN or infinity; allowed: finite numbers")
         return units
+
+
+def _have_unit_length(vectors: np.ndarray) -> bool:
+    """Whether all rows are float32 and have the length 1, apart from rounding."""
+    if vectors.dtype != np.float32:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        return bool((np.abs(squares - 1) < _ROUNDING).all())
 
 
 def _check_widths(first: str, left: np.ndarray, second: str, right: np.ndarray) -> None:
