@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import commands
@@ -100,6 +101,21 @@ def test_each_distinct_sentence_is_encoded_once_among_its_like():
     encoded = recorder.encode(sentences)
     np.testing.assert_array_equal(encoded[:, 0], [len(text) for text in sentences])
     assert recorder.batches == [["ccc", "bb", "a", ""]]
+
+
+def test_repeated_sentences_take_no_second_array():
+    def vectors(text):
+        return tf.repeat(tf.strings.to_number(text)[:, tf.newaxis], 1000, 1)
+
+    made = Encoder(vectors, tf.strings.length, dim=1000, seq_length=16, info={})
+    numbers = [row % 4000 for row in range(5000)]
+    sentences = [str(number) for number in numbers]
+    tracemalloc.start()
+    encoded = made.encode(sentences)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(encoded[:, 9], numbers)
+    assert peak < 1.5 * encoded.nbytes
 
 
 def test_batches_hold_every_row_once_within_the_budget():

@@ -15,7 +15,7 @@ from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences, to_bytes
 from cmlm.tokenization.base import Tokenizer
 
-_LENGTHS_AT_ONCE = 4096
+_LENGTHS_AT_ONCE = _ROWS_AT_ONCE = 4096
 
 
 class Encoder(Comparing):
@@ -75,26 +75,35 @@ class Encoder(Comparing):
 
         Apart from rounding, a vector does not depend on the other sentences.
         """
+        # Each distinct sentence, with its first row.
         distinct: dict[str, int] = {}
-        rows = [distinct.setdefault(text, len(distinct)) for text in sentences]
+        sources = [distinct.setdefault(text, row) for row, text in enumerate(sentences)]
         texts = to_bytes(distinct)
         forks.refuse(self.name)
         # One text is one batch, whatever its length.
         lengths = self._count(texts) if len(texts) > 1 else np.ones(len(texts))
         lengths = np.minimum(lengths, self.seq_length)
-        vectors = np.empty([len(texts), self.dim], np.float32)
+        vectors = np.empty([len(sources), self.dim], np.float32)
+        rows = np.array([*distinct.values()])
         if progress is None:
             progress = lengths.sum() > 50 * MOST_TOKENS
 
         def encode_rows(batch: np.ndarray) -> int:
             text = tf.constant([texts[row] for row in batch])
-            vectors[batch] = self._vectors(text).numpy()
+            vectors[rows[batch]] = self._vectors(text).numpy()
             return len(batch)
 
         with progress_bar(len(texts), disable=not progress) as bar:
             for count in threads.each(encode_rows, length_batches(lengths)):
                 bar.update(count)
-        return vectors if len(distinct) == len(rows) else vectors[rows]
+        if len(texts) < len(sources):
+            # In pieces: a copy of all vectors would double the memory.
+            sources = np.array(sources)
+            repeats = np.flatnonzero(sources != np.arange(len(sources)))
+            for start in range(0, len(repeats), _ROWS_AT_ONCE):
+                some = repeats[start : start + _ROWS_AT_ONCE]
+                vectors[some] = vectors[sources[some]]
+        return vectors
 
     def lengths(self, sentences: Sequence[str]) -> np.ndarray:
         """Counts the tokens of each sentence before any cut, [CLS] and [SEP] included.
