@@ -19,8 +19,9 @@ from cmlm.evaluation import (
     run,
     tables,
 )
+from cmlm.evaluation.means import mean_of
 from cmlm.evaluation.published import cmlm_paper
-from cmlm.evaluation.results import describe, mean_of
+from cmlm.evaluation.results import describe
 
 
 def results():
