@@ -126,6 +126,25 @@ def test_raw_text_is_split_once_and_again_when_it_changes(tmp_path):
     assert gzip.open(other, "rt").read() == "Other text.\n"
 
 
+@pytest.mark.parametrize("layout", ["", "lines"])
+def test_a_folder_of_short_files_in_another_encoding_is_refused(tmp_path, layout):
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_bytes("Café.\n\n".encode("latin1") * 3)
+    config = TextDataConfig(input_path=f"{tmp_path}/*.txt", raw_layout=layout)
+    said = "0.txt and 3 more is not UTF-8: 12 of its 24 lines have invalid bytes"
+    with pytest.raises(UserError, match=said):
+        config.load(str(tmp_path / "work"))
+    assert not [*tmp_path.glob("work/*")]
+
+
+def test_the_split_of_raw_text_logs_the_dropped_sentences(tmp_path, caplog):
+    caplog.set_level("INFO")
+    raw = write(tmp_path / "raw.txt", "One. 12 34.\n56.\n")
+    config = TextDataConfig(input_path=raw, raw_layout="lines")
+    config.load(str(tmp_path / "work"))
+    assert "dropped sentences: 2 without a letter, 0 with more than" in caplog.text
+
+
 @pytest.mark.parametrize("code", ["xx", "DE", "xx-Latn"])
 def test_raw_text_of_an_unknown_language_is_refused(tmp_path, code):
     raw = write(tmp_path / "raw.txt", "One here.\n")

@@ -33,6 +33,7 @@ from cmlm.preparation import filters
         ("Τι είναι αυτό που λες\u037e", None),
         ("These are not the ones;", "no terminal punctuation"),
         ("ይህ ምን ዓይነት ነገር ነው፧", None),
+        ("ང་འགྲོ་ཁྱོད་ཡོང་ང་འགྲོ།", None),
     ],
 )
 def test_c4_lines(line, reason):
@@ -50,6 +51,7 @@ def test_c4_lines(line, reason):
         (["One. Two."], "fewer than 3 sentences"),
         (["他来了。他走了。他笑了。"], None),
         (["Ποιος; Πού; Πώς\u037e"], None),
+        (["ང་འགྲོ། ཁྱོད་ཡོང་། ང་འགྲོ།"], None),
         (["One. Two. Three.", "if (x) { y(); }."], "curly bracket"),
         (["One. Two. Three.", "Lorem ipsum dolor sit amet."], "lorem ipsum"),
     ],

@@ -88,6 +88,43 @@ def test_scripts_without_spaces(language, expected):
     assert sentences.split("".join(expected), language) == expected
 
 
+@pytest.mark.parametrize(
+    "language, expected",
+    [
+        ("te", ["డా. రావు 8 కి. మీ. దూరం, 5కి.మీ. నడిచారు.", "ఆయన క్రీ.శ. 1500 లో లేరు."]),
+        ("th", ["ในปีค.ศ. 1787 ดร. สมชาย ไป จ. เชียงใหม่ เวลา 6:30 น. กับเขา!", "จริง"]),
+        ("hi", ["डॉ. शर्मा (ई.पू. 300) आए।", "वे 5 कि. मी. चले।"]),
+        ("mr", ["डॉ. जोशी इ.स. 1900 मध्ये आले.", "तो आणि मी.", "ते गेले."]),
+        ("bn", ["ড. ইউনূস ও মোঃ. রহিম এলেন।", "তিনি ভালো।"]),
+        ("ta", ["திரு. குமார் வந்தார்.", "அவர் நல்லவர்."]),
+        ("ar", ["وقع سنة 300 ق. م. في مصر.", "د. علي طبيب.", "ولد 1985م.", "ثم ذهب."]),
+        ("ar", ["قال: «هل أنت بخير؟»، ثم ذهب.", "ثم عاد."]),
+        ("km", ["គាត់ទៅ។", "ខ្ញុំមក ផ្លែឈើ។ល។", "គាត់ទៅ។"]),
+        ("bo", ["ང་འགྲོ།", "ཁྱོད་ཡོང་།།", "ང་འགྲོ། །", "ཁྱོད།"]),
+        ("fi", ["Kaupunki (ks. Turku) on suuri.", "Vuonna 44 eaa.", "Rooma kasvoi."]),
+    ],
+)
+def test_abbreviations_and_commas_of_other_scripts(language, expected):
+    assert sentences.split(" ".join(expected), language) == expected
+
+
+def test_a_long_paragraph_without_spaces_takes_linear_time():
+    start = time.process_time()
+    assert sentences.split("彼は来た！" * 20_000, "ja") == ["彼は来た！"] * 20_000
+    assert time.process_time() - start < 4
+
+
+def test_parts_of_a_long_paragraph_have_the_borders_of_the_whole(monkeypatch):
+    text = (
+        "他说：“走！去吗？”「是。」と彼は言った。真的？！“……好。”，他问。ABC。走。" * 30
+    )
+    monkeypatch.setattr(sentences, "_PART", len(text))
+    whole = sentences.split(text, "ja")
+    for size in (1, 50):
+        monkeypatch.setattr(sentences, "_PART", size)
+        assert sentences.split(text, "ja") == whole
+
+
 @pytest.mark.parametrize("marks", ["“”", '""'])
 def test_a_particle_joins_a_quotation_to_its_sentence(marks):
     expected = ["{}오늘은 간다.{}고 말했다.", "{}그래.{}", "그는 갔다."]

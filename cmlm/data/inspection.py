@@ -30,6 +30,8 @@ class CorpusReport:
         whole: False if the inspection stopped at its limit.
         share: bytes read as a share of all bytes on disk; 1 if `whole`.
         carriage_return: path and number of the first line with one inside.
+        lines: number of lines read.
+        invalid: number of those with bytes that are not UTF-8.
     """
 
     files: int = 0
@@ -41,6 +43,8 @@ class CorpusReport:
     whole: bool = True
     share: float = 1.0
     carriage_return: tuple[str, int] | None = None
+    lines: int = 0
+    invalid: int = 0
 
     def estimated_sentences(self) -> int:
         """Estimates the number of sentences of the whole corpus."""
@@ -92,7 +96,7 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
         max_bytes: bytes of unpacked text to read at most; the corpus may be larger.
 
     Raises:
-        UserError: see `files.open_text`; or the corpus is empty.
+        UserError: see `files.open_text`; or the corpus is empty, or not UTF-8.
     """
     report = CorpusReport()
     begin = 0
@@ -105,6 +109,8 @@ def inspect(files: list[str], max_bytes: int = 256 * 2**20) -> CorpusReport:
     if not report.whole or report.files < len(files):
         report.whole = False
         report.share = share_read(files, report.files, report.bytes - begin)
+    # Each file of a folder may be too short to show its encoding.
+    utf8.refuse_other_encoding(named(files), report.invalid, report.lines)
     if not report.sentences:
         raise unusable(files, "is empty")
     warn_of_carriage_return(report.carriage_return)
@@ -127,11 +133,16 @@ def unusable(files: list[str], fault: str) -> UserError:
         files: paths of the text.
         fault: predicate of the message, such as `is empty`.
     """
-    named = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
     return UserError(
-        f"text {named} {fault}; allowed: one sentence a line with a blank line between"
-        " documents, as python -m cmlm.prepare writes it"
+        f"{named(files)} {fault}; allowed: one sentence a line with a blank line"
+        " between documents, as python -m cmlm.prepare writes it"
     )
+
+
+def named(files: list[str]) -> str:
+    """Names some files of text in a message."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"text {files[0]}{more}"
 
 
 def share_read(files: list[str], begun: int, bytes_of_last: int) -> float:
@@ -175,4 +186,6 @@ def _inspect_file(path: str, report: CorpusReport, max_bytes: int) -> None:
                 report.whole = False
                 lines.check_encoding()
                 break
+        report.lines += lines.number
+        report.invalid += lines.invalid
     end_document()

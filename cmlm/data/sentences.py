@@ -54,7 +54,7 @@ _LONGEST_QUOTATION = 2_000
 # Japanese. Chinese has none, so there a quoted sentence ends.
 _PARTICLE = re.compile(f"[とっなをがはのにもでかよへや{_HANGUL}]")
 # 'Why?', he said: a sentence does not begin with a comma, but may with a smiley.
-_INSIDE = re.compile("[,，；：、]|[;:](?![-')(DPp])")
+_INSIDE = re.compile("[,，；：、،؛]|[;:](?![-')(DPp])")
 # `tf.data.Dataset`, 2.15. Chinese and Japanese have no space between sentences, but a
 # full stop behind a digit is part of a number there, too, and one behind a Latin letter
 # ends an initial or an abbreviation. Thai has abbreviations: พ.ศ.
@@ -67,6 +67,28 @@ _UNSPACED_BREAK = re.compile(
     # A quotation of whole sentences ends its sentence, unless と or って follows.
     r"(?:(?<![。！？][」』]\n)|(?=[とっ]))"
 )
+# Abbreviations that sentencex lacks, as patterns of the letters before the full stop;
+# the last part stands for all. None of them often ends a sentence: Finnish `eaa.` does,
+# and so do units of measure, but hardly in the languages of India.
+_ABBREVIATIONS = {
+    # A single letter is an initial or an abbreviation, but for the eras ه and م.
+    "ar": r"(?<!\d)[ء-لنوي]",
+    "bn": "ড|ডা|ডঃ|মো|মোঃ|মোছা|খ্রি|কি|সে|মি|বি|জ|মৃ",
+    "fi": "ks|vrt|lyh|oik|alk|synt|kuol|engl|ruots|saks|saam|kreik|lat|ven|ransk|ital"
+    "|esp|jap|es|tri|nro|klo|puh|St|Bros",
+    "hi": "डॉ|डा|प्रो|श्री|श्रीमती|पं|मि|पू|कि|मी|उदा|कु|रु|रू",
+    "mr": r"डॉ|प्रा|श्री|श्रीमती|सौ|पं|कि|कि\.मी|इ\.स|पू|उदा|रु",
+    "ta": "திரு|திருமதி|மு|ரூ",
+    "te": "డా|కి|మీ|సెం|మి|క్రీ|శ|పూ|సా|సం|శ్రీ|రూ|ప్రొ|ఉదా|నం",
+    # No full stop ends a Thai sentence.
+    "th": "[ก-ฮ]|ดร|ผศ|รศ|กม|ซม|มม|กก|มก|มล|นพ|พญ|รร|รพ|โทร|บมจ|บจก|หจก",
+}
+# sentencex takes quadratic time for a long text without spaces, so it reads parts of at
+# least so many characters, which end at such a border.
+_PART = 5_000
+_PART_END = re.compile(rf"[。！？] *(?=[{_HAN_AND_KANA}])")
+# Khmer and Tibetan stops, which sentencex lacks; ។ល។ is "and so on".
+_STOP = re.compile("(?<=[។།])(?![។།]|ល។)")
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
 
@@ -107,9 +129,10 @@ def split(paragraph: str, language: str = "en") -> list[str]:
     text = " ".join(paragraph.split())
     hidden = _QUOTES.sub(" ", text)
     has_capitals = text != text.lower()
+    abbreviation = _abbreviation(language)
     sentences: list[str] = []
     start = position = 0
-    for segment in sentencex.segment(_short_code(language), hidden):
+    for segment in _segments(hidden, _short_code(language)):
         segment = segment.strip()
         if not segment:
             continue
@@ -130,10 +153,23 @@ def split(paragraph: str, language: str = "en") -> list[str]:
             continue
         if _INSIDE.match(text, end) or _IN_WORD.match(text, end):
             continue
+        if abbreviation and abbreviation.search(text, max(start, end - 10), end):
+            continue
         _append(sentences, text[start:end])
         start = end
     _append(sentences, text[start:])
     return [sentence.strip() for sentence in sentences]
+
+
+def _segments(text: str, code: str) -> Iterator[str]:
+    """Yields the segments of sentencex, cut at its missing stops; they are the text."""
+    begin = 0
+    while begin < len(text):
+        part_end = _PART_END.search(text, begin + _PART)
+        end = part_end.end() if part_end else len(text)
+        for segment in sentencex.segment(code, text[begin:end]):
+            yield from _STOP.split(segment)
+        begin = end
 
 
 @functools.cache
@@ -142,6 +178,14 @@ def _short_code(language: str) -> str:
     import langcodes
 
     return langcodes.standardize_tag(language)
+
+
+@functools.cache
+def _abbreviation(language: str) -> re.Pattern[str] | None:
+    """The pattern of an abbreviation that ends a text in the language, if any."""
+    letters = _ABBREVIATIONS.get(_short_code(language))
+    # A word goes on behind a vowel sign, which is not \w.
+    return letters and re.compile(rf"(?<![^\s\d.,(\[/\"'“‘«„–-])(?:{letters})\.$")
 
 
 def _opens(text: str, mark: re.Match[str]) -> bool:

@@ -7,6 +7,7 @@ and NLI data have formats of their own, see `bitext.py` and `nli.py`.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import logging
@@ -16,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm.common import choices, fields
+from cmlm.common import choices, fields, utf8
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import builtin, inspection, languages, other_formats, sentences
@@ -210,7 +211,8 @@ def _split_once(
     """Splits raw files into sentences in `work_dir`, unless an earlier run did so.
 
     Raises:
-        UserError: the language is unknown, or a file cannot be read.
+        UserError: the language is unknown, a file cannot be read, or the text is not
+            UTF-8.
     """
     # The splitter has rules for `pt`, and would take its fallback for `pt-BR`.
     base = language.replace("_", "-").partition("-")[0]
@@ -223,10 +225,16 @@ def _split_once(
         logger.info(
             "splitting %s into sentences: %s", counted(len(paths), "file"), directory
         )
+        totals: collections.Counter = collections.Counter()
         with files_lib.atomic_directory(directory) as temporary:
             for index, path in enumerate(paths):
                 target = os.path.join(temporary, f"{index:05d}.txt.gz")
-                sentences.write_sentences(path, target, layout, base)
+                totals += sentences.write_sentences(path, target, layout, base)
+            # Each file of a folder may be too short to show its encoding.
+            utf8.refuse_other_encoding(
+                inspection.named(paths), totals["invalid UTF-8"], totals["lines"]
+            )
+        logger.info("dropped sentences: %s", sentences.describe_dropped(totals))
     return sorted(
         tf.io.gfile.glob(os.path.join(files_lib.escaped(directory), "*.txt.gz"))
     )

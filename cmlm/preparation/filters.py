@@ -35,9 +35,9 @@ _GREEK_QUESTION = "\u037e|(?<=[\u0370-\u03ff\u1f00-\u1fff]);"
 # C4's rule on final punctuation, extended to other scripts. “ ‘ « close a quotation in
 # German, Czech or Danish.
 _TERMINAL = re.compile(
-    f"""[.!?…。！？．｡।॥؟۔։።፧၊။។៕᠃᙮"'”’»›」』“‘«]|{_GREEK_QUESTION}"""
+    f"""[.!?…。！？．｡।॥؟۔։።፧၊။។៕།᠃᙮"'”’»›」』“‘«]|{_GREEK_QUESTION}"""
 )
-_SENTENCE_END = re.compile(f"[.!?…。！？．｡।॥؟۔։።፧။។᠃᙮]+|{_GREEK_QUESTION}")
+_SENTENCE_END = re.compile(f"[.!?…。！？．｡।॥؟۔։።፧။។៕།᠃᙮]+|{_GREEK_QUESTION}")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 # Thai and Lao do not use a full stop.
 _UNSTOPPED = re.compile("[฀-໿]")
