@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, checksums, json_files, scratch, versions
-from cmlm.encoders import fingerprints
+from cmlm.encoders import fingerprints, warm_up
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights
@@ -76,7 +76,7 @@ def write(
     served, signatures = serving.build(graph, opened.config.model, components)
     _save(served, directory, version_folder, signatures)
     server_files.write_configuration(os.path.join(directory, export_layout.SERVING))
-    server_files.write_warm_up(
+    warm_up.write(
         os.path.join(directory, version_folder),
         signatures,
         server_files.warm_up_inputs(graph, components),

@@ -1,14 +1,9 @@
-"""Files that a model server reads beside a SavedModel: configuration and warm-up.
+"""Files that a model server reads beside a SavedModel, and the inputs of its warm-up.
 
     OUT/serving/models.config            --model_config_file
     OUT/serving/batching_parameters.txt  --batching_parameters_file
-    OUT/serving/N/assets.extra/tf_serving_warmup_requests
 
-The server replays the requests before it reports that it is ready, so the first user
-does not wait while TensorFlow optimises the graph of a signature.
-
-References: https://www.tensorflow.org/tfx/serving/serving_config and
-https://www.tensorflow.org/tfx/serving/saved_model_warmup.
+Reference: https://www.tensorflow.org/tfx/serving/serving_config.
 """
 
 from __future__ import annotations
@@ -17,9 +12,9 @@ import os
 from collections.abc import Mapping
 
 import tensorflow as tf
-from tensorflow_serving.apis import prediction_log_pb2
 
 from cmlm.common import files, json_files
+from cmlm.encoders import warm_up
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.model_server import DEFAULT_MODEL
 from cmlm.encoders.signatures import SIGNATURES
@@ -53,14 +48,6 @@ max_enqueued_batches { value: 100 }
 # signatures `tensors` and `pcr_tensors` would be 1 at positions without a token.
 pad_variable_length_inputs: false
 """
-# The first one is the first request.
-_SENTENCES = (
-    "Where is the nearest station, please?",
-    "",
-    "Hello.",
-    "The committee said on Friday that it would publish its report early next year, "
-    "after three months in which nobody outside had been told what was in it.",
-)
 
 # The values that a description leaves out, see `fingerprints.describe`.
 _LEFT_OUT = {"prompt": "", "prompts": {}, "dimensions": 0}
@@ -175,32 +162,6 @@ def refuse_other_versions(directory: str, version: int) -> None:
         )
 
 
-def write_warm_up(directory: str, signatures: Mapping, inputs: Mapping) -> None:
-    """Writes two requests for every signature: one sentence, and several sentences.
-
-    Args:
-        directory: the directory of the SavedModel.
-        signatures: tf.functions by name, each with an input signature.
-        inputs: example values, [n, ...], of every input of any signature, by name.
-    """
-    path = os.path.join(directory, export_layout.WARM_UP)
-    tf.io.gfile.makedirs(os.path.dirname(path))
-    with tf.io.TFRecordWriter(path) as writer:
-        for name, function in signatures.items():
-            # If oneDNN keeps weights packed, the first request decides their layout. In
-            # float32 that of about ten tokens answers short requests in half the time,
-            # that of four tokens or of a hundred slows them down.
-            for rows in (slice(1), slice(None)):
-                log = prediction_log_pb2.PredictionLog()
-                request = log.predict_log.request
-                request.model_spec.name = DEFAULT_MODEL
-                request.model_spec.signature_name = name
-                for spec in function.input_signature:
-                    value = tf.convert_to_tensor(inputs[spec.name])[rows]
-                    request.inputs[spec.name].CopyFrom(tf.make_tensor_proto(value))
-                writer.write(log.SerializeToString())
-
-
 def warm_up_inputs(graph, components) -> dict[str, tf.Tensor]:
     """Returns example values of every input of the signatures, by name.
 
@@ -208,7 +169,7 @@ def warm_up_inputs(graph, components) -> dict[str, tf.Tensor]:
         graph: the SentenceGraph that is served.
         components: PrincipalComponents or None.
     """
-    text = tf.constant(_SENTENCES)
+    text = tf.constant(warm_up.SENTENCES)
     tokens = graph.tokenizer.encode(text, graph.seq_length)
     ids = tokens.to_tensor(graph.tokenizer.pad_id)
     languages = list(components.languages) if components else [""]
@@ -217,6 +178,6 @@ def warm_up_inputs(graph, components) -> dict[str, tf.Tensor]:
         "input_word_ids": ids,
         "input_mask": tf.ones_like(tokens).to_tensor(),
         "input_type_ids": tf.zeros_like(ids),
-        "language": tf.repeat(tf.constant(languages[:1]), len(_SENTENCES)),
-        "language_index": tf.zeros([len(_SENTENCES)], tf.int32),
+        "language": tf.repeat(tf.constant(languages[:1]), len(warm_up.SENTENCES)),
+        "language_index": tf.zeros([len(warm_up.SENTENCES)], tf.int32),
     }

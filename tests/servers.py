@@ -27,8 +27,10 @@ from google.protobuf import (
     text_format,
     wrappers_pb2,
 )
+from tensorflow_serving.apis import prediction_log_pb2
 
 from cmlm.encoders import locating
+from cmlm.modeling import export_layout
 from export import dev_server
 from export.session_model import SessionModel
 
@@ -42,6 +44,18 @@ MODEL = "cmlm"
 def session(path: str) -> SessionModel:
     """A SavedModel in a session, which optimises the graph of each signature once."""
     return SessionModel(path)
+
+
+def warm_up(path) -> list[tuple[str, dict[str, np.ndarray]]]:
+    """The warm-up requests of a SavedModel: signature and inputs."""
+    records = tf.data.TFRecordDataset(os.path.join(path, export_layout.WARM_UP))
+    found = []
+    for record in records.as_numpy_iterator():
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        request = log.predict_log.request
+        inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+        found.append((request.model_spec.signature_name, inputs))
+    return found
 
 
 @contextlib.contextmanager

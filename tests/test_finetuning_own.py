@@ -12,6 +12,7 @@ import commands
 import model_dirs
 import numpy as np
 import pytest
+import servers
 import tensorflow as tf
 from sklearn import metrics
 
@@ -133,6 +134,10 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
     answers = served(**{name: tf.constant(column) for name, column in columns.items()})
     labels = [answer.decode() for answer in answers["labels"].numpy()]
     assert labels == [row["labels"] for row in found]
+
+    requests = servers.warm_up(saved)
+    assert [name for name, _ in requests] == ["serving_default"] * 2
+    assert len(served(**requests[1][1])["labels"]) == 4
 
     # A server gives them, and refuses the page of encoders.
     assert locating.find_tuned(str(out)) == str(saved)

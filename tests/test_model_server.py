@@ -23,13 +23,11 @@ from google.protobuf import text_format
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow_serving.apis import (
     predict_pb2,
-    prediction_log_pb2,
     prediction_service_pb2_grpc,
 )
 from tensorflow_serving.config import model_server_config_pb2
 
 from cmlm.encoders import locating
-from cmlm.modeling import export_layout
 
 HERE = Path(__file__).resolve().parent
 REQUESTS = sorted((HERE / "server_requests").glob("*.json"))
@@ -159,12 +157,7 @@ def test_the_c_api_serves(toy_export, expected, tmp_path):
 def test_warm_up_requests_are_answered(toy_export, session):
     path = Path(toy_export.path, "serving", "1")
     counts = {}
-    records = tf.data.TFRecordDataset(str(path / export_layout.WARM_UP))
-    for record in records.as_numpy_iterator():
-        log = prediction_log_pb2.PredictionLog.FromString(record)
-        request = log.predict_log.request
-        name = request.model_spec.signature_name
-        inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
+    for name, inputs in servers.warm_up(path):
         rows = {len(value) for value in inputs.values()}
         assert len(rows) == 1
         outputs = session.predict(name, inputs)

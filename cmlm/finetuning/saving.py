@@ -10,7 +10,8 @@ returns `logits` float32 [n, outputs] and, by the kind of the labels,
 | a score | `score` float32 [n]                                                |
 
 `assets.extra/task.json` names the classes in their order. The SavedModel is a version,
-the folder `1`, because a model server takes a folder of versions.
+the folder `1`, because a model server takes a folder of versions. It has warm-up
+requests.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import checksums, json_files
-from cmlm.encoders import batching, locating
+from cmlm.encoders import batching, locating, warm_up
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.evaluation import labelled_files
@@ -74,6 +75,8 @@ def write(
     about = {**task.describe(), "seq_length": seq_length}
     path = os.path.join(directory, export_layout.TUNED_TASK)
     json_files.write(path, about, indent=2, ensure_ascii=False)
+    texts = dict.fromkeys(task.texts, tf.constant(warm_up.SENTENCES))
+    warm_up.write(directory, {"serving_default": serve}, texts)
     checksums.write(
         directory, _SERVED, os.path.join(directory, export_layout.CHECKSUMS)
     )
