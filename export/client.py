@@ -6,9 +6,10 @@
     python -m export.client --server=grpc://localhost:8500 --signature=pcr \\
         --language=de --text='Wo ist die Datei?'
 
-http:// and https:// use REST, grpc:// uses gRPC. The address may name the model:
-http://localhost:8501/v1/models/cmlm. Without --output, the command prints a line
-{"text": ..., "vector": [...]} for each sentence.
+http:// and https:// use REST, grpc:// and grpcs:// use gRPC. The address may name the
+model: http://localhost:8501/v1/models/cmlm. Without --output, the command prints a line
+{"text": ..., "vector": [...]} for each sentence. CMLM_SERVER_TOKEN in the environment
+is the token of a protected server.
 """
 
 import itertools
@@ -23,8 +24,7 @@ from cmlm.errors import UserError
 flags.DEFINE_string(
     "server",
     None,
-    "http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT; /v1/models/NAME may "
-    "follow.",
+    "http(s)://HOST:PORT or grpc(s)://HOST:PORT; /v1/models/NAME may follow.",
 )
 flags.DEFINE_string(
     "model_name",

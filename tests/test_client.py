@@ -4,14 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import types
+from concurrent import futures
+from http import server as http_server
 from pathlib import Path
 
 import commands
+import grpc
 import model_dirs
 import numpy as np
 import pytest
 import servers
+import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow_serving.apis import predict_pb2
 
@@ -141,7 +146,7 @@ def test_an_answer_of_another_version_is_refused():
     answer.outputs["default"].float_val.extend([1.0, 2.0])
     for size in (1, 2):
         answer.outputs["default"].tensor_shape.dim.add().size = size
-    server._stub = types.SimpleNamespace(Predict=lambda request, timeout: answer)
+    server._stub = types.SimpleNamespace(Predict=lambda request, **_: answer)
     answer.model_spec.version.value = 3
     np.testing.assert_array_equal(server.encode(["a"]), [[1, 2]])
     answer.model_spec.version.value = 4
@@ -212,6 +217,94 @@ def test_the_port_of_the_other_protocol_is_named(addresses, wrong, scheme):
     assert str(refused.value).isprintable()
 
 
+@pytest.fixture
+def guarded():
+    """The address of a REST server that demands a token, and of one it redirects to."""
+    seen = []
+
+    class Guard(http_server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.server.server_port, self.headers["Authorization"]))
+            self.send_response(307)
+            self.send_header("Location", f"http://localhost:{ports[1]}{self.path}")
+            self.end_headers()
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            known = self.headers["Authorization"] == "Bearer s3cret"
+            answer = {"outputs": [[1.0, 2.0]]} if known else {"error": "who are you?"}
+            self.send_response(200 if known else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_):
+            pass
+
+    class Other(Guard):
+        def do_GET(self):
+            seen.append((self.server.server_port, self.headers["Authorization"]))
+            self.send_error(404)
+
+    started = [
+        http_server.HTTPServer(("localhost", 0), each) for each in (Guard, Other)
+    ]
+    ports = [each.server_port for each in started]
+    for each in started:
+        threading.Thread(target=each.serve_forever, daemon=True).start()
+    yield f"http://localhost:{ports[0]}", ports, seen
+    for each in started:
+        each.shutdown()
+        each.server_close()
+
+
+def test_a_protected_rest_server_gets_the_token_alone(guarded, monkeypatch):
+    address, ports, seen = guarded
+    with pytest.raises(UserError, match="who are you?"):
+        model_server.connect(address).encode(["a"])
+    monkeypatch.setenv("CMLM_SERVER_TOKEN", "s3cret")
+    seen.clear()
+    assert model_server.connect(address).encode(["a"]).tolist() == [[1, 2]]
+    assert seen == [(ports[0], "Bearer s3cret"), (ports[1], None)]
+
+
+def test_a_protected_grpc_server_gets_the_token(monkeypatch):
+    class Guard(grpc.GenericRpcHandler):
+        def service(self, details):
+            known = ("authorization", "Bearer s3cret") in details.invocation_metadata
+
+            def predict(request, context):
+                if not known:
+                    context.abort(grpc.StatusCode.UNAUTHENTICATED, "who are you?")
+                answer = predict_pb2.PredictResponse()
+                answer.outputs["default"].CopyFrom(tf.make_tensor_proto([[1.0, 2.0]]))
+                return answer.SerializeToString()
+
+            return grpc.unary_unary_rpc_method_handler(predict)
+
+    server = grpc.server(futures.ThreadPoolExecutor(1), [Guard()])
+    address = f"localhost:{server.add_insecure_port('localhost:0')}"
+    server.start()
+    try:
+        with pytest.raises(UserError, match="unauthenticated: who are you?"):
+            model_server.connect(f"grpc://{address}").encode(["a"])
+        monkeypatch.setenv("CMLM_SERVER_TOKEN", "s3cret")
+        client = model_server.connect(f"grpc://{address}")
+        assert client.encode(["a"]).tolist() == [[1, 2]]
+        # TLS, which this server does not speak.
+        with pytest.raises(UserError, match="unavailable"):
+            model_server.connect(f"grpcs://{address}", timeout=20).encode(["a"])
+    finally:
+        server.stop(None)
+
+
+@pytest.mark.parametrize("token", ["two words", "line\n", "\u00e9"])
+def test_a_token_that_no_header_can_hold_is_not_printed(token, monkeypatch):
+    monkeypatch.setenv("CMLM_SERVER_TOKEN", token)
+    with pytest.raises(UserError, match="CMLM_SERVER_TOKEN has a space") as refused:
+        model_server.connect("http://localhost:1")
+    assert token not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "tail, model, version",
     [
@@ -223,7 +316,9 @@ def test_the_port_of_the_other_protocol_is_named(addresses, wrong, scheme):
         ("/v1/models/other/versions/3:predict/", "other", 3),
     ],
 )
-@pytest.mark.parametrize("server", ["http://a:1", "https://a/behind", "grpc://[::1]:2"])
+@pytest.mark.parametrize(
+    "server", ["http://a:1", "https://a/behind", "grpc://[::1]:2", "grpcs://a:2"]
+)
 def test_an_address_may_name_the_model(server, tail, model, version):
     found = model_server.connect(server + tail)
     assert (found._address, found._model, found._version) == (server, model, version)
@@ -250,7 +345,13 @@ def test_the_server_tells_which_languages_have_components(connect):
     [
         *("localhost:8501", "ftp://a", "http://", "", "http:///v1/models/a"),
         *("http://a/v1/models/", "http://a/v1/models/a/b", "http://a/v1/models/a:b"),
-        *("grpc://a", "grpc://a/v1/models/b", "grpc://[::1]", "grpc://a:b"),
+        *(
+            "grpc://a",
+            "grpc://a/v1/models/b",
+            "grpc://[::1]",
+            "grpc://a:b",
+            "grpcs://a",
+        ),
     ],
 )
 def test_what_is_no_address(address):

@@ -159,7 +159,7 @@ def test_a_tensor_that_does_not_fit_its_shape_is_refused(shape, content, dtype, 
     del tensor.tensor_shape.dim[:]
     for size in shape:
         tensor.tensor_shape.dim.add().size = size
-    encoder._stub = types.SimpleNamespace(Predict=lambda request, timeout: answer)
+    encoder._stub = types.SimpleNamespace(Predict=lambda request, **_: answer)
     message = f"model toy: an output is not an array .*{said}"
     with pytest.raises(UserError, match=message):
         encoder.encode(["a"])

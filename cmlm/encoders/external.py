@@ -2,6 +2,7 @@
 
     http://HOST:PORT/v1/models/NAME[/versions/N]    the REST interface of a server
     grpc://HOST:PORT/v1/models/NAME[/versions/N]    the gRPC interface of a server
+    https://... and grpcs://...                     the same with TLS
     vectors:SENTENCES.txt:VECTORS.npy               stored vectors, a row for each line
 
 With stored vectors, cmlm.evaluate scores encoders that this project cannot open:
@@ -25,7 +26,7 @@ from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.signatures import DEFAULT
 from cmlm.errors import UserError
 
-PREFIXES = ("http://", "https://", "grpc://", "vectors:")
+PREFIXES = ("http://", "https://", "grpc://", "grpcs://", "vectors:")
 FORMS = (
     "http://HOST:PORT/v1/models/NAME, grpc://HOST:PORT/v1/models/NAME, "
     "vectors:SENTENCES.txt:VECTORS.npy"

@@ -25,7 +25,7 @@ class GrpcClient(ServedModel):
     """The gRPC interface.
 
     Args:
-        address: grpc://HOST:PORT.
+        address: grpc://HOST:PORT, or grpcs://HOST:PORT for TLS.
         **kwargs: see `ServedModel`.
     """
 
@@ -40,9 +40,12 @@ class GrpcClient(ServedModel):
             ("grpc.max_receive_message_length", MOST_BYTES),
             ("grpc.max_send_message_length", -1),
         ]
-        self._channel = grpc.insecure_channel(
-            address.removeprefix("grpc://"), options=options
-        )
+        scheme, _, target = address.partition("://")
+        if scheme == "grpcs":
+            credentials = grpc.ssl_channel_credentials()
+            self._channel = grpc.secure_channel(target, credentials, options)
+        else:
+            self._channel = grpc.insecure_channel(target, options)
         weakref.finalize(self, self._channel.close)
         self._process = os.getpid()
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
@@ -53,7 +56,7 @@ class GrpcClient(ServedModel):
         self._refuse_fork()
         request = grpc_request(self._model, self._version, signature, inputs)
         try:
-            response = self._stub.Predict(request, timeout=self._timeout)
+            response = self._call(self._stub.Predict, request)
         except grpc.RpcError as error:
             raise self._failed(error) from error
         # Some servers tell no version.
@@ -82,7 +85,7 @@ class GrpcClient(ServedModel):
             request.model_spec.version.value = self._version
         signatures = get_model_metadata_pb2.SignatureDefMap()
         try:
-            answer = self._stub.GetModelMetadata(request, timeout=self._timeout)
+            answer = self._call(self._stub.GetModelMetadata, request)
         except grpc.RpcError as error:
             # A busy server would seem to have no prompts.
             if error.code().name in _LATER:
@@ -93,6 +96,10 @@ class GrpcClient(ServedModel):
             name: (*sorted(row.inputs), *sorted(row.outputs))
             for name, row in signatures.signature_def.items()
         }
+
+    def _call(self, method, request):
+        metadata = tuple(self._authorization.items())
+        return method(request, timeout=self._timeout, metadata=metadata)
 
     def _failed(self, error) -> UserError:
         """The error about a `grpc.RpcError`."""

@@ -20,7 +20,7 @@ from cmlm.errors import UserError
 
 DEFAULT_MODEL = "cmlm"
 _ADDRESS = re.compile(
-    r"((?:https?|grpc)://[^/].*?)"
+    r"((?:https?|grpcs?)://[^/].*?)"
     r"(?:/v1/models/([^/:]+)(?:/versions/([0-9]+))?(?::predict)?)?/*"
 )
 
@@ -30,7 +30,7 @@ class Address:
     """The address of a server, perhaps with one of its models.
 
     Attributes:
-        server: http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT.
+        server: SCHEME://HOST:PORT; the scheme is http, https, grpc or grpcs.
         model: the name of the model, or None.
         version: the version of the model, or None for the newest.
     """
@@ -49,7 +49,7 @@ def parse_address(address: str) -> Address:
     match = _ADDRESS.fullmatch(address)
     try:
         parts = urllib.parse.urlsplit(address)
-        if parts.scheme == "grpc" and parts.port is None:
+        if parts.scheme in ("grpc", "grpcs") and parts.port is None:
             # gRPC would take 443, the port of HTTPS.
             match = None
     except ValueError:
@@ -58,8 +58,8 @@ def parse_address(address: str) -> Address:
     if not match or "/v1/models" in match[1]:
         raise UserError(
             f"server is {address!r}; allowed: http://HOST:PORT, https://HOST:PORT "
-            "(REST) or grpc://HOST:PORT, each with or without a final "
-            "/v1/models/NAME[/versions/N]"
+            "(REST), grpc://HOST:PORT or grpcs://HOST:PORT, each with or without a "
+            "final /v1/models/NAME[/versions/N]"
         )
     server, name, version = match.groups()
     if not server.isascii():
@@ -83,8 +83,8 @@ def connect(
 
     Args:
         address: http://HOST:PORT or https://HOST:PORT for REST (TensorFlow Serving's
-            port is 8501), grpc://HOST:PORT for gRPC (8500). The address may go on with
-            the model, see `parse_address`.
+            port is 8501), grpc://HOST:PORT for gRPC (8500), grpcs:// with TLS. The
+            address may go on with the model, see `parse_address`.
         model: the name of the model on the server; None takes the one of the address,
             else `cmlm`.
         version: the version of the model; None takes the one of the address, else the
@@ -107,7 +107,7 @@ def connect(
     version = found.version if version is None else version
     if version is not None and not 0 <= version < 1 << 63:
         raise UserError(f"version is {version}; allowed: 0 to {(1 << 63) - 1}")
-    kind = GrpcClient if found.server.startswith("grpc:") else RestClient
+    kind = GrpcClient if found.server.startswith("grpc") else RestClient
     return kind(
         found.server,
         model=model or found.model or DEFAULT_MODEL,

@@ -87,8 +87,14 @@ class RestClient(ServedModel):
         return model if version is None else f"{model}/versions/{version}"
 
     def _read(self, address: str) -> Any:
-        with urllib.request.urlopen(address, timeout=self._timeout) as response:
+        with self._sent(urllib.request.Request(address)) as response:
             return _json(response)
+
+    def _sent(self, request: urllib.request.Request):
+        for name, value in self._authorization.items():
+            # Another server, to which this one may redirect, does not get the token.
+            request.add_unredirected_header(name.title(), value)
+        return urllib.request.urlopen(request, timeout=self._timeout)
 
     def _outputs(self, version: int | None, body: bytes):
         """Sends a request for vectors and returns the outputs, as they came."""
@@ -98,7 +104,7 @@ class RestClient(ServedModel):
             headers={"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as response:
+            with self._sent(request) as response:
                 return _json(response)["outputs"]
         except urllib.error.HTTPError as error:
             raise self._refused(_error_of(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,27 @@ PORTS = (
     "with the port of gRPC, 8500"
 )
 
+# The variable of the environment with the token of a protected server.
+_TOKEN = "CMLM_SERVER_TOKEN"
+
+
+def _authorization() -> dict[str, str]:
+    """The header that shows a server the token of the environment; empty without one.
+
+    Raises:
+        UserError: the token cannot stand in a header.
+    """
+    token = os.environ.get(_TOKEN)
+    if not token:
+        return {}
+    # Messages leave a token out.
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise UserError(
+            f"{_TOKEN} has a space, or a character that is not printable ASCII; "
+            "allowed: letters, digits and punctuation"
+        )
+    return {"authorization": f"Bearer {token}"}
+
 
 class ServedModel(abc.ABC):
     """One model of a server; subclasses implement the protocol.
@@ -35,6 +57,9 @@ class ServedModel(abc.ABC):
             request. A server may load another version meanwhile, whose vectors do not
             go with the first ones.
         timeout: seconds for one request.
+
+    Raises:
+        UserError: the environment has a token that no header can hold.
     """
 
     def __init__(self, address: str, model: str, version: int | None, timeout: float):
@@ -42,6 +67,7 @@ class ServedModel(abc.ABC):
         self._model = model
         self._version = version
         self._timeout = timeout
+        self._authorization = _authorization()
         self._width = None
 
     def encode(
