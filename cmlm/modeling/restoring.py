@@ -62,15 +62,23 @@ def find(path: str) -> str:
     return path
 
 
-def restore(path: str, **objects) -> None:
+def restore(path: str, whole: bool = True, **objects) -> None:
     """Restores objects, each under its keyword.
 
+    Args:
+        path: the path of the checkpoint.
+        whole: whether the checkpoint must have all variables of the objects; else some.
+        objects: the objects.
+
     Raises:
-        UserError: the checkpoint is damaged or lacks a variable of the objects.
+        UserError: the checkpoint is damaged or lacks variables of the objects.
     """
     try:
         status = tf.train.Checkpoint(**objects).restore(path)
-        status.assert_existing_objects_matched()
+        if whole:
+            status.assert_existing_objects_matched()
+        else:
+            status.assert_nontrivial_match()
         status.expect_partial()
     except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
         raise UserError(
@@ -100,11 +108,11 @@ def require_part(path: str, name: str, flags: str, trainer: str) -> None:
     Raises:
         UserError: the checkpoint lacks the part, or is damaged.
     """
-    if name not in _parts(_stored(path)):
+    if name not in _parts(stored_shapes(path)):
         raise UserError(f"{flags}: {path} has no {name}; {trainer}")
 
 
-def _stored(path: str) -> dict[str, list[int]]:
+def stored_shapes(path: str) -> dict[str, list[int]]:
     """The shapes of a checkpoint's tensors by key."""
     return tf_checkpoints.open_file(path).get_variable_to_shape_map()
 
@@ -177,7 +185,7 @@ def _initialize_own(
     model: SentenceModel, path: str, chosen: Sequence[int]
 ) -> list[str]:
     path = find(path)
-    stored = _stored(path)
+    stored = stored_shapes(path)
     found = _parts(stored)
     parts = {name: part for name, part in model.parts.items() if name in found}
     if "encoder" not in parts:

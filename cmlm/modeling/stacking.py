@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from cmlm.common.counts import counted
-from cmlm.errors import UserError, one_line
+from cmlm.errors import UserError
 from cmlm.modeling import restoring
-from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 
 
@@ -34,19 +31,13 @@ def stack(model: SentenceModel, path: str) -> int:
     encoders = [model.encoder]
     if SECOND_ENCODER in model.parts:
         encoders.append(model.second_encoder())
-    stored = tf_checkpoints.open_file(path).get_variable_to_shape_map()
-    found = restoring.count_layers(stored)
+    found = restoring.count_layers(restoring.stored_shapes(path))
     if not found or len(layers) % found:
         raise UserError(
             f"{path} has {counted(found, 'layer')}; allowed: a number that divides "
             f"{len(layers)}, the model's layers"
         )
-    try:
-        status = tf.train.Checkpoint(model=model).restore(path)
-        status.assert_nontrivial_match()
-        status.expect_partial()
-    except (tf.errors.OpError, ValueError, AssertionError, IndexError) as error:
-        raise UserError(f"{path} cannot be stacked: {one_line(error)}") from error
+    restoring.restore(path, model=model, whole=False)
     for encoder in encoders:
         layers = encoder.bert.transformer_layers
         for number in range(found, len(layers)):
