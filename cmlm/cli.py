@@ -78,6 +78,19 @@ def tune_for_inference(precisions: Iterable[str]) -> None:
         os.environ.setdefault(FROZEN_WEIGHTS, "1")
 
 
+def open_encoder(model: str, reading):
+    """Opens the encoder of a command that opens no other one.
+
+    Args:
+        model, reading: as for `opening.open_encoder`.
+    """
+    with quiet_imports():
+        from cmlm.encoders import opening
+
+    tune_for_inference([opening.precision(model, reading)])
+    return opening.open_encoder(model, reading)
+
+
 def tune_for_training() -> None:
     """Sets the process up for training. Call it before TensorFlow is imported.
 

@@ -118,7 +118,7 @@ def _encode_lines() -> None:
     """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
         from cmlm.common import arrays, files, identity, outputs, progress, prompts
-        from cmlm.encoders import nearest_lines, opening, vector_files
+        from cmlm.encoders import nearest_lines, vector_files
 
     about = vector_files.path_of(FLAGS.output) if FLAGS.output else None
     outputs.check(
@@ -132,9 +132,7 @@ def _encode_lines() -> None:
     total = files.count_lines(paths)
     if not total:
         raise UserError(f"--input={FLAGS.input} is empty; allowed: at least one line")
-    reading = reading_flags.reading()
-    cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
-    encoder = opening.open_encoder(FLAGS.model, reading)
+    encoder = cli.open_encoder(FLAGS.model, reading_flags.reading())
     cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
     print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
     asking = encoder.for_role(prompts.QUERY)
@@ -210,13 +208,13 @@ def _fill_folder() -> None:
     with locks.held(FLAGS.output):
         encoded.refuse_others(FLAGS.output)
         leftovers.tidy_within(FLAGS.output, encoded.NAMES)
-        cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
+        encoder = cli.open_encoder(FLAGS.model, reading)
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
         texts, vectors = encoded.write(
             FLAGS.output,
             paths,
             "--input",
-            reopen(),
+            encoder,
             _MEMORY,
             beam_flags.workers(),
             reopen,

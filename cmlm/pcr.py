@@ -63,7 +63,7 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import outputs
-        from cmlm.encoders import components_file, components_fitting, locating, opening
+        from cmlm.encoders import components_file, components_fitting, locating
 
     place = locating.locate(FLAGS.model)
     if place.kind == "external":
@@ -78,9 +78,7 @@ def main(_) -> None:
     )
 
     sources = _sources()
-    reading = reading_flags.reading()
-    cli.tune_for_inference([opening.precision(FLAGS.model, reading)])
-    encoder = opening.open_encoder(FLAGS.model, reading)
+    encoder = cli.open_encoder(FLAGS.model, reading_flags.reading())
     if FLAGS.components > encoder.dim:
         raise UserError(
             f"--components is {FLAGS.components}; allowed: at most {encoder.dim}, the "
