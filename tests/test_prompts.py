@@ -97,6 +97,17 @@ def test_a_named_prompt_precedes_the_text(encoder, plain):
 
 
 @pytest.mark.parametrize("form", ["run", "export"])
+def test_an_encoder_without_a_default_prompt_warns(form, source, exported, caplog):
+    model = source if form == "run" else exported
+    opening.open_encoder(model, Reading(prompt_name="query"))
+    opening.open_encoder(model, Reading(prompt=""))
+    assert "default prompt" not in caplog.text
+    opening.open_encoder(model)
+    assert f"{model} has named prompts but no default prompt: " in caplog.text
+    assert "(query)" in caplog.text
+
+
+@pytest.mark.parametrize("form", ["run", "export"])
 def test_tokens_show_the_prompt(form, source, exported, plain):
     encoder = opening.open_encoder(source if form == "run" else exported)
     view = encoder.prompted("query")

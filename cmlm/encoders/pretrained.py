@@ -111,6 +111,26 @@ def warn_of_prompts(path: str, stated: Mapping[str, str]) -> None:
         )
 
 
+def warn_without_default(
+    path: str, stated: Mapping[str, str], default: str, reading: Reading
+) -> None:
+    """Tells the user of an encoder with prompts by name that a text gets none of them.
+
+    Args:
+        path: the encoder.
+        stated: its prompts by name.
+        default: the prompt that precedes every text, or "".
+        reading: the reading of vectors; one that sets the prompt needs no warning.
+    """
+    if any(stated.values()) and not (default or reading.sets_prompt):
+        logger.warning(
+            "%s has named prompts but no default prompt: %s; name one with "
+            "encode(prompt_name=...), --prompt_name or a signature of an export. "
+            "Search and retrieval add theirs",
+            *(path, _listed(stated)),
+        )
+
+
 def vocabulary_path(
     source: foreign.Source, in_use: contextlib.ExitStack, given: str = ""
 ) -> str:
@@ -217,14 +237,7 @@ def load_weights(
             "dimensions: the first %d of %d",
             *(model.config.dimensions, model.config.hidden_size),
         )
-    stated = model.config.named_prompts
-    if any(stated.values()) and not (tokenizer.prompt or reading.sets_prompt):
-        logger.warning(
-            "%s has named prompts but no default prompt: %s; name one with "
-            "encode(prompt_name=...), --prompt_name or a signature of an export. "
-            "Search and retrieval add theirs",
-            *(path, _listed(stated)),
-        )
+    warn_without_default(path, model.config.named_prompts, tokenizer.prompt, reading)
     if source.normalized:
         logger.info(
             "%s scales its vectors to length 1; here, only the signature `normalized` "
