@@ -204,8 +204,16 @@ def test_names_of_sentence_transformers():
     )
     text = ["abc", "a", "abcdefgh"]
     plain = made.encode(text, normalize=True, progress=False)
-    named = made.encode(text, normalize_embeddings=True, show_progress_bar=False)
+    named = made.encode(
+        text,
+        normalize_embeddings=True,
+        show_progress_bar=False,
+        batch_size=2,
+        convert_to_numpy=True,
+    )
     np.testing.assert_array_equal(named, plain)
+    with pytest.raises(UserError, match="convert_to_numpy is False; allowed: True"):
+        made.encode(text, convert_to_numpy=False)
 
 
 def test_help_is_short():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cmlm.common import arrays, prompts
+from cmlm.common import arrays, fields, prompts
 from cmlm.encoders.sentences import check_sentences
 from cmlm.errors import shown
 from cmlm.mining import exact
@@ -48,6 +48,8 @@ class Comparing(abc.ABC):
         prompt_name: str | None = None,
         normalize_embeddings: bool | None = None,
         show_progress_bar: bool | None = None,
+        batch_size: int | None = None,
+        convert_to_numpy: bool = True,
     ) -> np.ndarray:
         """Encodes sentences.
 
@@ -60,6 +62,8 @@ class Comparing(abc.ABC):
                 None for the encoder's default prompt, if it has one.
             normalize_embeddings, show_progress_bar: sentence-transformers' names for
                 `normalize` and `progress`.
+            batch_size, convert_to_numpy: sentence-transformers' arguments, without
+                effect: batches follow from the numbers of tokens.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -67,9 +71,11 @@ class Comparing(abc.ABC):
         Raises:
             TypeError: `sentences` is not a list of str.
             UserError: a vector is not finite or has another width, this process is a
-                fork of the one that opened the encoder, or the encoder lacks the
-                prompt.
+                fork of the one that opened the encoder, the encoder lacks the
+                prompt, or `convert_to_numpy` is not True.
         """
+        if convert_to_numpy is not True:
+            raise fields.refused("convert_to_numpy", convert_to_numpy, "True")
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         progress = progress if show_progress_bar is None else show_progress_bar
         if prompt_name is not None:
