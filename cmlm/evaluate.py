@@ -48,7 +48,7 @@ from typing import Any
 from absl import flags
 
 from cmlm import cli
-from cmlm.common import choices
+from cmlm.common import choices, path_names
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
 from cmlm.errors import UserError, printable
@@ -207,7 +207,8 @@ def _score() -> None:
         {
             "--model": named.values(),
             "--data_dir": FLAGS.data_dir,
-            "--tasks": FLAGS.tasks,
+            # Other items are names of families and tasks.
+            "--tasks": [task for task in FLAGS.tasks if ":" in task],
             "--pcr": FLAGS.pcr,
         },
         FLAGS.overwrite,
@@ -263,6 +264,8 @@ def _check_flags(output: str | None) -> None:
         )
     if FLAGS.output and not FLAGS.model:
         raise UserError(f"--output is {FLAGS.output}; allowed: with --model")
+    if FLAGS.cache_dir and not path_names.is_local(FLAGS.cache_dir):
+        raise UserError(f"--cache_dir is {FLAGS.cache_dir}; allowed: a local folder")
     # FAMILY:FILE names its files itself.
     if not (FLAGS.tasks and all(":" in task for task in FLAGS.tasks)):
         cli.require(data_dir="a folder of test sets")

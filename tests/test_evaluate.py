@@ -18,6 +18,16 @@ from export import saved_models
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def test_a_family_is_no_path_and_a_cache_is_local(tmp_path):
+    (tmp_path / "sts").mkdir()
+    (tmp_path / "sts" / "results.json").touch()
+    arguments = ("--model=missing", "--data_dir=data", "--tasks=sts", "--output=sts")
+    found = commands.run("cmlm.evaluate", *arguments, "--overwrite", cwd=tmp_path)
+    assert found.returncode == 1 and "missing does not exist" in found.stderr
+    refused = evaluate("--cache_dir=gs://mine/cache", *arguments).stderr
+    assert refused == "error: --cache_dir is gs://mine/cache; allowed: a local folder\n"
+
+
 def test_command_scores_what_is_there_and_names_what_is_not(tmp_path):
     source = model_dirs.write(tmp_path / "model_dir")
     data, output = tmp_path / "data", tmp_path / "report"

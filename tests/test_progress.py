@@ -55,6 +55,32 @@ def test_a_log_file_gets_a_line_every_ten_seconds_and_the_last(capsys, monkeypat
     assert shown == ["step 1/30", "step 11/30", "step 21/30", "step 30/30"]
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "disk"])
+def test_a_run_outlives_the_reader_of_its_log(monkeypatch, kind, terminal):
+    if kind == "disk":
+        gone = open("/dev/full", "w")
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+        gone = os.fdopen(writer, "w")
+    monkeypatch.setattr(progress.sys, "stderr", gone)
+    size = os.terminal_size((30, 9))
+    monkeypatch.setattr(progress.os, "get_terminal_size", lambda _: size)
+    line = progress.ProgressLine(total_steps=2, start_step=0)
+    line._terminal = terminal
+    line.update(1, {}, examples_per_step=1)
+    line.interrupt()
+    line.update(2, {}, examples_per_step=1)
+    if kind == "pipe":
+        # Later output of the command goes nowhere, too.
+        print("saved", file=gone, flush=True)
+        gone.close()
+    else:
+        with pytest.raises(OSError):
+            gone.close()
+
+
 def test_other_output_begins_on_a_line_of_its_own(capfd, monkeypatch):
     size = os.terminal_size((30, 9))
     monkeypatch.setattr(progress.os, "get_terminal_size", lambda _: size)

@@ -8,6 +8,8 @@ import commands
 import model_dirs
 import pytest
 
+from cmlm.common import machine
+
 BEGIN = """
 import os
 import threading
@@ -58,6 +60,28 @@ vectors = encoder.encode(lines)
 for _ in range(5):
     np.testing.assert_array_equal(encoder.encode(lines), vectors)
 """
+
+
+@pytest.mark.parametrize(
+    ("limits", "processors"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "900000 100000\n"}, 4),
+        ({"cpu.max": "max 100000\n"}, 4),
+        ({"cpu.quota": "200000\n", "cpu.period": "100000\n"}, 2),
+        ({"cpu.quota": "-1\n", "cpu.period": "100000\n"}, 4),
+        ({}, 4),
+    ],
+)
+def test_a_container_limits_the_processors(tmp_path, monkeypatch, limits, processors):
+    for name, text in limits.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(machine, "_LIMIT", f"{tmp_path}/cpu.max")
+    monkeypatch.setattr(machine, "_LIMIT_OF_1", f"{tmp_path}/cpu.{{}}")
+    monkeypatch.setattr(machine, "_limit", machine._limit.__wrapped__)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    assert machine.processors() == processors
 
 
 @pytest.mark.parametrize(

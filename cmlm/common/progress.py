@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import tqdm
 
@@ -93,15 +95,15 @@ class ProgressLine:
             return
         self._last_print = now
         line = "  ".join([f"step {step:,}/{self._total:,}", *parts])
-        if self._terminal:
-            width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
-            end = "\n" if done else ""
-            print(
-                "\r" + line[:width].ljust(width), end=end, file=sys.stderr, flush=True
-            )
-            self._is_open = not done
-        else:
-            print(line, file=sys.stderr, flush=True)
+        with _living_stderr():
+            if self._terminal:
+                width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+                end = "\n" if done else ""
+                line = "\r" + line[:width].ljust(width)
+                print(line, end=end, file=sys.stderr, flush=True)
+                self._is_open = not done
+            else:
+                print(line, file=sys.stderr, flush=True)
 
     def interrupt(self, seconds: float = 0) -> None:
         """Ends the line, so that other output can follow.
@@ -111,8 +113,20 @@ class ProgressLine:
         """
         self._window = [(when + seconds, step) for when, step in self._window]
         if self._is_open:
-            print(file=sys.stderr)
+            with _living_stderr():
+                print(file=sys.stderr, flush=True)
             self._is_open = False
+
+
+@contextlib.contextmanager
+def _living_stderr() -> Iterator[None]:
+    """Goes on if stderr takes no output: a run outlives the reader of its log."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EIO):
+            # The reader does not come back. A full disk may have space again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def duration(seconds: float) -> str:
