@@ -2,6 +2,7 @@
 
 import bz2
 import re
+import textwrap
 
 import pytest
 from texts import write
@@ -17,6 +18,7 @@ PROSE = [
     "Then she called her brother, who was",
     "asleep in the garden behind the house.",
 ] * 10
+CHINESE = "他进入了三一学院，喜欢阅读，也写了很多关于数学的书，后来住在伦敦。"
 SENTENCES = ["She read it twice.", "iPhones ring.", "Nobody had waited", "Then rain"]
 TABLE = [f"A house {n}\tEin Haus {n}" for n in range(20)]
 PO = 'msgid ""\nmsgstr ""\n\nmsgid "House"\nmsgstr "Haus"\n'
@@ -33,6 +35,11 @@ PO = 'msgid ""\nmsgstr ""\n\nmsgid "House"\nmsgstr "Haus"\n'
         ("WARC/1.0\r\nWARC-Type: a\r\n", "web archive; .*--layout=wet"),
         (PO, "catalogue of gettext; .*--layout=gettext"),
         ("\n".join(PROSE), "hard-wrapped: .*--layout=wrapped"),
+        ("\n".join(re.findall(".{1,30}", CHINESE * 20)), "hard-wrapped"),
+        (
+            "\n".join(textwrap.wrap("यह इस भाषा का पहला वाक्य है। " * 50, 60)),
+            "hard-wrapped",
+        ),
         ("\r\n".join(f"  {line} " for line in PROSE), "hard-wrapped"),
     ],
 )
@@ -67,6 +74,9 @@ def test_a_csv_is_known_by_its_name(tmp_path, caplog, name):
         [f"{line}{extra}" for line in SENTENCES for extra in ("", "\ta b", "\ta\tb")],
         TABLE[:9],
         ["{a} is a set."] * 20,
+        # Sentences of one length, with and without stops.
+        [CHINESE] * 20,
+        ["联系我们"] * 20,
     ],
 )
 def test_plain_text_gets_none(tmp_path, caplog, lines):

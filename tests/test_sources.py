@@ -522,6 +522,14 @@ def test_tsv_and_gettext(tmp_path):
         "line without a tab": 1,
         "further columns dropped, in lines": 1,
     }
+    paracrawl = "http://a.de\thttps://b.de\tYes.\tJa.\n"
+    (tmp_path / "c.tsv").write_text("Yes.\tJa.\n" + paracrawl)
+    documents, counts = read(tmp_path / "c.tsv", "tsv")
+    assert documents == [["Yes.\tJa."]]
+    assert counts == {"line that begins with two addresses": 1}
+    (tmp_path / "c.tsv").write_text(paracrawl)
+    with pytest.raises(UserError, match="line 1 begins with two web .*`cut -f3,4 OLD"):
+        read(tmp_path / "c.tsv", "tsv")
     (tmp_path / "b.tsv").write_text("\nno tab\nNo, none.\n")
     with pytest.raises(UserError, match="layout tsv: line 2 has no tab"):
         read(tmp_path / "b.tsv", "tsv")

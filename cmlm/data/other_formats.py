@@ -22,6 +22,10 @@ _NEARLY_ALL = 0.95
 # English text breaks two of three lines before a small letter; German, with capital
 # nouns, every second line.
 _WRAPPED = 0.25
+# Most lines of wrapped text have nearly the greatest length; those of sentences do not.
+_LENGTH, _MOST, _SHORTEST = 0.75, 0.8, 25
+_ENDING = 0.3
+_STOPS = "。！？।॥؟۔።։។།"
 _MARKS = ".!?:;\"'”’»)]"
 
 
@@ -77,7 +81,7 @@ def _sign(lines: Sequence[str], layout: str) -> str:
             " --bitext_data, --pair_data, --scored_data or --nli_data, and `cut -f1 OLD"
             " > NEW` takes the texts of a column"
         )
-    if layout != "wrapped" and _is_wrapped(lines):
+    if layout != "wrapped" and (_is_wrapped(lines) or _has_one_width(lines)):
         return f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
     return ""
 
@@ -107,4 +111,25 @@ def _is_wrapped(lines: Sequence[str]) -> bool:
         inside >= _FEW
         and small_inside >= _WRAPPED * (inside + behind_mark)
         and small_behind_mark < _WRAPPED * behind_mark
+    )
+
+
+def _has_one_width(lines: Sequence[str]) -> bool:
+    """Whether most lines before another one have nearly one length, and no stop.
+
+    This finds wrapped lines in scripts without small letters.
+    """
+    inside = [
+        line for line, following in itertools.pairwise(lines) if line and following
+    ]
+    if len(inside) < _FEW:
+        return False
+    lengths = sorted(map(len, inside))
+    longest = lengths[int(0.98 * len(lengths))]
+    most = _MOST * len(inside)
+    ending = sum(line[-1] in _MARKS + _STOPS for line in inside)
+    return (
+        longest >= _SHORTEST
+        and sum(length >= _LENGTH * longest for length in lengths) >= most
+        and ending < _ENDING * len(inside)
     )

@@ -13,6 +13,8 @@ from cmlm.preparation.layouts.base import Document, Trial, WrongFormat, as_it_is
 
 # A bitext is not divided into documents, so this many pairs form one.
 _PAIRS_A_DOCUMENT = 1000
+# ParaCrawl's columns are two addresses, source and target.
+_ADDRESSES = ("http://", "https://")
 
 
 def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[Document]:
@@ -22,13 +24,22 @@ def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[Document]:
 
 
 def read_tsv(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
-    """Reads lines of source, tab, target; further columns are dropped and counted."""
+    """Reads lines of source, tab, target; further columns are dropped and counted.
+
+    So are lines of four columns or more that begin with two addresses.
+    """
 
     def rows() -> Iterator[tuple[str, str]]:
         trial = Trial()
         for number, line in enumerate(lines, 1):
             cells = line.rstrip("\r\n").split("\t")
-            if len(cells) > 1:
+            if len(cells) > 3 and all(c.startswith(_ADDRESSES) for c in cells[:2]):
+                trial.failed(
+                    f"line {number} begins with two web addresses; `cut -f3,4 OLD >"
+                    " NEW` takes the texts of columns 3 and 4"
+                )
+                counts["line that begins with two addresses"] += 1
+            elif len(cells) > 1:
                 trial.passed = True
                 if len(cells) > 2:
                     counts["further columns dropped, in lines"] += 1
