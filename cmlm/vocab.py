@@ -37,7 +37,7 @@ flags.DEFINE_string(
 flags.DEFINE_list("keep_languages", [], "Languages of --input to read; default: all.")
 flags.DEFINE_string("output", None, "File to write; with --prune_model, a directory.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
-flags.DEFINE_integer("size", 30522, "Number of tokens, special ones included.")
+flags.DEFINE_integer("size", 30522, "Most tokens, special ones included.")
 flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
 flags.DEFINE_bool(
     "strip_accents",
@@ -179,8 +179,10 @@ def _learn(paths: dict[str, list[str]]) -> None:
     # ------------------------------------------------------------------ coverage
     tokenizer = config.tokenizer(FLAGS.output)
     print(f"{tokenizer.vocab_size:,} tokens, {tokenizer.rules}")
-    for language, of in paths.items():
-        counted = words.count(of, tokenizer.rules, _SAMPLE_BYTES)
+    read = words.count_languages(
+        paths, tokenizer.rules, _SAMPLE_BYTES, words.MAX_DISTINCT_WORDS
+    )
+    for language, counted in read.items():
         if not counted.total:
             continue
         covered = coverage.measure(tokenizer, counted.counts)
@@ -205,7 +207,7 @@ def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
 
     # Beside the output, where a cluster's workers can write as well.
     with files.working_path(FLAGS.output) as work_path:
-        counts, totals = words_on_beam.count_and_smooth(
+        smoothed, totals = words_on_beam.count_and_smooth(
             paths,
             config.rules(),
             config.sampling_exponent,
@@ -214,7 +216,7 @@ def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
             beam_options=FLAGS.beam_options,
             workers=FLAGS.workers or 0,
         )
-    learning.learn_and_write(counts, totals, config, FLAGS.output, paths)
+    learning.learn_and_write(smoothed, totals, config, FLAGS.output, paths)
 
 
 def _prune(paths: dict[str, list[str]]) -> None:

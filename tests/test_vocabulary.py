@@ -163,10 +163,44 @@ def test_coverage_by_hand(tmp_path):
 def test_words_that_occur_once_have_pieces():
     """The count of a piece exceeds that of each word."""
     parts = ["ba", "ko", "mi", "tu", "le", "sa", "rin", "dor", "pel", "vun"]
-    names = map("".join, itertools.product(parts, repeat=4))
+    names = list(map("".join, itertools.product(parts, repeat=4)))
     tokens = learning.learn_from_counts(collections.Counter(names), 200)
     assert len(tokens) == 200
     assert set(tokens) >= {f"##{part}" for part in parts}
+
+
+@pytest.mark.parametrize("factor", [1, 30])
+def test_a_size_beyond_the_pieces_of_a_text_makes_no_word_a_piece(factor):
+    """Whole words would leave no piece for the parts of other words."""
+    parts = ["ba", "ko", "mi", "tu", "le", "sa", "rin", "dor", "pel", "vun"]
+    names = list(map("".join, itertools.product(parts, repeat=4)))
+    counts = collections.Counter(dict.fromkeys(names[::9], factor))
+    once = frozenset(counts if factor > 1 else ())
+    tokens = set(learning.learn_from_counts(counts, 5000, once))
+    assert len(tokens) < 5000
+    assert not tokens & set(names)
+    assert tokens >= {f"##{part}" for part in parts}
+
+
+def test_the_log_tells_why_a_vocabulary_is_smaller(text_file, tmp_path, caplog):
+    config, path = VocabularyConfig(size=5000), str(tmp_path / "v.txt")
+    with caplog.at_level("INFO"):
+        tokens = learning.learn({"": [text_file]}, config, path)
+    assert (
+        f"the vocabulary has {len(tokens)} tokens instead of 5,000, because the text "
+        "has no more pieces that occur twice" in caplog.text
+    )
+
+
+def test_long_words_teach_their_parts():
+    """Thai has spaces between phrases only."""
+    phrases = ["ab" * 25 + end for end in ("xyz", "uvwxyz", "rstuvwxyz")]
+    tokens = learning.learn_from_counts(collections.Counter(phrases), 220)
+    assert set(tokens) >= {"ab" * 25, "##vwxyz"}
+    parts = {"ab" * 25, "xyz", "uvwxyz", "rstuvwxyz"}
+    words, once = learning._cut([(phrase, 9) for phrase in phrases], set(phrases[:2]))
+    assert dict(words) == dict.fromkeys(parts, 9) | {"ab" * 25: 27}
+    assert once == {"xyz", "uvwxyz"}
 
 
 def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
@@ -178,6 +212,26 @@ def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
     files = {"en": [paths["a.txt"], paths["b.txt"]], "en-de": [paths["pairs.tsv"]]}
     found = coverage.unknown_shares(tokenizer, files)
     assert found == {"en": pytest.approx(1 / 4), "de": 0.0}
+
+
+def test_bitext_counts_for_the_languages_of_its_columns(tmp_path, caplog):
+    texts = {
+        "en.txt": "house\n" * 5,
+        "en-de.tsv": "the house\tdas Haus\n" * 10,
+        "en-tr.tsv": "a house\tbir ev\tbir at\n" * 20 + "alone\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    files = {name.partition(".")[0]: [str(tmp_path / name)] for name in texts}
+    counted = words.count_languages(files, Rules(False), 1 << 30, 100)
+    assert {name: dict(found.counts) for name, found in counted.items()} == {
+        "en": {"house": 35, "the": 10, "a": 20, "alone": 1},
+        "de": {"das": 10, "Haus": 10},
+        "tr": {"bir": 40, "ev": 20, "at": 20},
+    }
+    with caplog.at_level("INFO"):
+        learning.learn(files, VocabularyConfig(size=200), str(tmp_path / "v.txt"))
+    assert "from 166 words: en 66 (" in caplog.text
 
 
 def test_prepare_learns_once_and_then_reuses(text_file, tmp_path):
@@ -260,7 +314,7 @@ def test_languages_are_smoothed_by_the_set_exponent_up_to_the_limit(
         (tmp_path / language).write_text(f"{word}\n" * lines)
     files = {language: [str(tmp_path / language)] for language in ("en", "de")}
 
-    def learn(counts, _):
+    def learn(counts, *_):
         seen.append(counts)
         return SPECIAL
 

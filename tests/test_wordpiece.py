@@ -1,4 +1,7 @@
-"""The WordPiece learner gives tf-text's vocabularies, token for token."""
+"""The WordPiece learner gives tf-text's vocabularies, token for token.
+
+Both learn at the same threshold; tf-text's own search stops at 10 by default.
+"""
 
 import random
 
@@ -54,3 +57,18 @@ def test_by_hand():
     letters = list("agiklntw")
     assert tokens[:8] == letters
     assert set(tokens[8:]) == {f"##{letter}" for letter in letters} | {"##alking"}
+
+
+def test_a_piece_occurs_twice_whatever_the_count_of_a_word():
+    """`##alking` occurs in two words; the other long suffixes in one."""
+    once = ["walking", "talking", "zebra"]
+    learner = Learner([(word, 18) for word in once], [], 50, 100, frozenset(once))
+    longer = {piece for piece in learner.learn(12) if len(piece.lstrip("#")) > 1}
+    assert longer == {"##alking"}
+    # A second occurrence in a larger language counts too.
+    learner = Learner(
+        [("zebra", 18), ("walking", 18), ("king", 1)], [], 50, 100, frozenset(once)
+    )
+    assert "##king" not in learner.learn(12)
+    learner = Learner([("zebra", 18), ("xzebra", 1)], [], 50, 100, frozenset(once))
+    assert "##zebra" not in learner.learn(12) and "zebra" not in learner.learn(12)

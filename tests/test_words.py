@@ -68,5 +68,17 @@ def test_each_language_adds_its_most_frequent_words():
         for language, a, b in (("en", "a", "b"), ("de", "c", "d"))
     }
     assert words.smooth(counted, 0.3)["both"] == 14
-    assert words.smooth_and_cut(counted, 0.3, 2) == {"a": 9, "c": 9}
-    assert words.smooth_and_cut(counted, 0.3, 3) == {"both": 14, "a": 9, "c": 9}
+    assert words.smooth_and_cut(counted, 0.3, 2).counts == {"a": 9, "c": 9}
+    three = words.smooth_and_cut(counted, 0.3, 3)
+    assert three == words.SmoothedCounts({"both": 14, "a": 9, "c": 9}, frozenset())
+
+
+def test_words_that_a_text_has_once_are_known_after_smoothing():
+    counted = {
+        "en": words.WordCounts(collections.Counter(the=900, once=1, both=1), 902),
+        "de": words.WordCounts(collections.Counter(der=9, einmal=1, both=1), 11),
+    }
+    smoothed = words.smooth_and_cut(counted, 0.3, 100)
+    assert smoothed.counts["einmal"] > 2
+    # `once` counts once, too.
+    assert smoothed.once == {"einmal"}

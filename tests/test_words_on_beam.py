@@ -46,20 +46,21 @@ def paths(tmp_path) -> dict[str, list[str]]:
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"\n".join(lines(50)) + b"\n"))
     (tmp_path / "c.txt").write_bytes(b"\n".join(lines(20)) + b"\n")
     (tmp_path / "empty.txt").write_bytes(b"")
+    pairs = [b"one Wort1 a\tein Wort1", b"only", b"two\tzwei\tWort2 neu"]
+    (tmp_path / "d.tsv").write_bytes(b"\n".join(pairs) + b"\n")
     name = str(tmp_path) + "/"
     return {
         "de": [name + "a.txt", name + "b.txt.gz"],
         "ja": [name + "c.txt", name + "empty.txt"],
+        "en-de": [name + "d.tsv"],
     }
 
 
 def expected(paths, lower_case=True, number=1000):
     """Smoothed counts and totals, by one process."""
-    counted = {
-        name: words.count(of, Rules(lower_case), ANY) for name, of in paths.items()
-    }
+    counted = words.count_languages(paths, Rules(lower_case), ANY, number)
     totals = {name: counts.total for name, counts in counted.items()}
-    return dict(words.smooth_and_cut(counted, 0.3, number)), totals
+    return words.smooth_and_cut(counted, 0.3, number), totals
 
 
 @pytest.mark.parametrize("lower_case, number", [(True, 1000), (False, 7)])
@@ -69,21 +70,22 @@ def test_counts_equal_those_of_one_process(
     # In this process, so that the size of a range can be set: 17 of them in a.txt.
     monkeypatch.setattr(words_on_beam, "_RANGE_BYTES", 2000)
     before = sorted(path.name for path in tmp_path.iterdir())
-    counts, totals = words_on_beam.count_and_smooth(
+    smoothed, totals = words_on_beam.count_and_smooth(
         paths, Rules(lower_case), 0.3, number, str(tmp_path / "work" / "x"), workers=1
     )
-    assert (dict(counts), totals) == expected(paths, lower_case, number)
-    assert totals["de"] > totals["ja"] > 0
+    assert (smoothed, totals) == expected(paths, lower_case, number)
+    assert totals["de"] > totals["ja"] > totals["en"] == 5
+    assert smoothed.once or number == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == [*before, "work"]
     assert not list((tmp_path / "work").iterdir())
 
 
 @pytest.mark.large
 def test_several_processes_count_the_same(paths, tmp_path):
-    counts, totals = words_on_beam.count_and_smooth(
+    found = words_on_beam.count_and_smooth(
         paths, Rules(), 0.3, 1000, str(tmp_path / "x"), workers=2
     )
-    assert (dict(counts), totals) == expected(paths)
+    assert found == expected(paths)
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, ANY])

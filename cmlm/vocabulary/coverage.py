@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import files as files_lib
-from cmlm.common import language_names, path_names
 from cmlm.tokenization.base import Tokenizer
+from cmlm.vocabulary import words
 
 # The part of a language's text that `unknown_shares` reads.
 _FILES = 16
@@ -95,10 +95,10 @@ def _by_language(
     language: str, path: str, lines: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields (language, texts) of some lines of a file."""
-    first, second = language_names.sides(language)
-    if second and path_names.unpacked(path).endswith(".tsv"):
-        columns = [line.split("\t", 1) for line in lines]
-        yield first, [row[0] for row in columns]
-        yield second, [row[1] for row in columns if len(row) > 1]
-    else:
+    languages = words.columns(language, path)
+    if len(languages) == 1:
         yield language, lines
+        return
+    rows = [line.split("\t", 1) for line in lines]
+    for column, name in enumerate(languages):
+        yield name, [row[column] for row in rows if len(row) > column]

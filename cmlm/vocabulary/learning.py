@@ -8,7 +8,7 @@ import math
 import string
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import tensorflow as tf
@@ -24,11 +24,17 @@ from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
 from cmlm.vocabulary.settings import VocabularyConfig
 
-# The learner's time and memory grow with the number of distinct words. Words beyond the
-# most frequent ones make up about 1 % of a text and hardly change the pieces.
+# The learner's time and memory grow with the number of distinct words. Where there are
+# spaces between words, words beyond the most frequent ones make up about 1 % of a large
+# text and hardly change the pieces.
 _MIN_LEARNER_WORDS = 100_000
 _LEARNER_WORDS_PER_TOKEN = 2
+# The learner's memory grows with the square of a word's length. Longer words, such as
+# phrases of Thai, are cut.
 _MAX_WORD_LENGTH = 50
+# At a lower threshold, words that occur once would be whole pieces. No piece would be
+# learnt from their parts, so other text would fall into single characters.
+_MIN_THRESHOLD = 2
 # Share of a text's characters that may lack a token: one foreign letter in a hundred
 # thousand is not worth two tokens, the letter and its ## form.
 _UNCOVERED_CHARACTERS = 1e-5
@@ -86,20 +92,16 @@ def learn(
         UserError: the text has no words.
     """
     number = learner_words(config.size)
-    counted = {
-        # The other words would only take memory.
-        language: words_lib.count(paths, config.rules(), config.max_text_bytes).top(
-            number
-        )
-        for language, paths in files.items()
-    }
+    counted = words_lib.count_languages(
+        files, config.rules(), config.max_text_bytes, number
+    )
     totals = {language: counts.total for language, counts in counted.items()}
-    counts = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)
-    return learn_and_write(counts, totals, config, output_path, files, mark)
+    smoothed = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)
+    return learn_and_write(smoothed, totals, config, output_path, files, mark)
 
 
 def learn_and_write(
-    counts: collections.Counter,
+    smoothed: words_lib.SmoothedCounts,
     totals: Mapping[str, int],
     config: VocabularyConfig,
     output_path: str,
@@ -109,7 +111,7 @@ def learn_and_write(
     """Learns a vocabulary from counted and smoothed words and writes it.
 
     Args:
-        counts: words and their smoothed counts.
+        smoothed: words and their smoothed counts.
         totals: number of words of each language, for the log.
         config: size of the vocabulary, and the exponent of the smoothing.
         output_path: file to write, atomically; its rules go beside it.
@@ -117,9 +119,9 @@ def learn_and_write(
         mark: as for `learn`.
 
     Raises:
-        UserError: `counts` is empty.
+        UserError: there are no words.
     """
-    if not counts:
+    if not smoothed.counts:
         raise UserError("the text has no word to learn a vocabulary from")
     began, learnt_from = time.monotonic(), origin(config, files) | (mark or {})
     logger.info(
@@ -128,7 +130,7 @@ def learn_and_write(
         f"{sum(totals.values()):,}",
         _shares(totals, config.sampling_exponent) if len(totals) > 1 else "",
     )
-    tokens = learn_from_counts(counts, config.size)
+    tokens = learn_from_counts(smoothed.counts, config.size, smoothed.once)
     write(tokens, output_path, config.rules(), learnt_from)
     logger.info(
         "vocabulary: %s tokens in %.0f s, %s, %s",
@@ -137,6 +139,13 @@ def learn_and_write(
         config.rules(),
         output_path,
     )
+    if len(tokens) < config.size:
+        logger.info(
+            "the vocabulary has %s tokens instead of %s, because the text has no more "
+            "pieces that occur twice",
+            f"{len(tokens):,}",
+            f"{config.size:,}",
+        )
     return tokens
 
 
@@ -155,7 +164,9 @@ def learner_words(size: int) -> int:
     return max(_MIN_LEARNER_WORDS, _LEARNER_WORDS_PER_TOKEN * size)
 
 
-def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
+def learn_from_counts(
+    counts: collections.Counter, size: int, once: Set[str] = frozenset()
+) -> list[str]:
     """Learns a vocabulary of `size` tokens from counted words.
 
     A vocabulary's size depends on a threshold for the count of a piece. tf-text finds
@@ -166,9 +177,12 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
 
     Args:
         counts: words and their counts.
-        size: number of tokens; a text with few pieces gives a smaller vocabulary.
+        size: number of tokens; a text with few pieces that occur twice gives a smaller
+            vocabulary.
+        once: words that occur once, whatever their count.
     """
     words = words_lib.most_frequent(counts, learner_words(size))
+    words, once = _cut(words, once)
     reserved = [*vocabulary_file.SPECIAL_TOKENS, *_ascii_tokens(counts)]
     most_characters = min(size // 4, size - len(reserved))
     learner = wordpiece.Learner(
@@ -176,6 +190,7 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
         reserved=reserved,
         max_length=_MAX_WORD_LENGTH,
         max_characters=_characters_worth_a_token(words, most_characters),
+        once=once,
     )
 
     def learn(threshold):
@@ -185,11 +200,11 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
             if not (len(token) == 3 and token[:2] == "##" and _is_a_word(token[2]))
         ]
 
-    # `low` gives at least `size` tokens, or is 1, which gives the most. `high` gives
-    # fewer than `size`, or is the largest count.
-    threshold = max(1, counts.total() // (7 * size))
+    # `low` gives at least `size` tokens, or is the least threshold, which gives the
+    # most. `high` gives fewer than `size`, or is the largest count.
+    threshold = max(_MIN_THRESHOLD, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
-    low, high = 1, learner.most_frequent
+    low, high = _MIN_THRESHOLD, learner.most_frequent
     for _ in range(6):
         tried[threshold] = tokens = learn(threshold)
         if len(tokens) >= size:
@@ -207,6 +222,28 @@ def learn_from_counts(counts: collections.Counter, size: int) -> list[str]:
     if not enough:
         enough = [tried.get(low) or learn(low)]
     return _shorten(min(enough, key=len), size)
+
+
+def _cut(
+    words: list[tuple[str, int]], once: Set[str]
+) -> tuple[list[tuple[str, int]], Set[str]]:
+    """Cuts long words into parts of `_MAX_WORD_LENGTH` characters.
+
+    Args:
+        words: words and their counts.
+        once: words that occur once.
+
+    Returns:
+        The words and parts with their counts, and those of them that occur once.
+    """
+    counts: collections.Counter = collections.Counter()
+    alone = set()
+    for word, number in words:
+        for begin in range(0, len(word), _MAX_WORD_LENGTH):
+            part = word[begin : begin + _MAX_WORD_LENGTH]
+            (alone.add if word in once and part not in counts else alone.discard)(part)
+            counts[part] += number
+    return list(counts.items()), alone
 
 
 def _ascii_tokens(counts: collections.Counter) -> list[str]:

@@ -30,8 +30,8 @@ class VocabularyConfig(hyperparams.Config):
             file beside a vocabulary of this project, replace the defaults below, and
             a stated setting must agree with them. Without rules, the vocabulary is of
             lower-cased text if no token has a capital, unless `lower_case` is stated.
-        size: tokens of a learnt vocabulary, special ones included. A small text may
-            give fewer.
+        size: tokens of a learnt vocabulary, special ones included. A small text gives
+            fewer, because a piece must occur twice.
         lower_case: lower-case the text.
         strip_accents: drop accents, so that é is e; null: if `lower_case` is set, as in
             BERT.

@@ -8,13 +8,18 @@ subtraction removes all occurrences that continue, so the remaining count says h
 a substring *ends* a word. It is therefore enough to count suffixes: a word of ten
 letters has ten suffixes but 55 substrings.
 
-A test checks that the tokens equal those from tf-text's learner.
+A test checks that the tokens equal those from tf-text's learner at the same threshold.
+
+Smoothing multiplies the counts of small languages, so a word that the text has once may
+reach the threshold. Such words would then be whole pieces, no piece would be learnt
+from their parts, and other text would fall into single characters. A learner that knows
+these words keeps only pieces that occur twice.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 _JOINER = "##"
 _ITERATIONS = 4
@@ -31,6 +36,8 @@ class Learner:
         max_length: most characters of a word; longer words are ignored.
         max_characters: number of most frequent characters to use; words with other
             characters are ignored.
+        once: words that occur once, whatever their count. A piece of several characters
+            that only one of them has is not kept.
     """
 
     def __init__(
@@ -39,6 +46,7 @@ class Learner:
         reserved: list[str],
         max_length: int,
         max_characters: int,
+        once: Set[str] = frozenset(),
     ):
         self._reserved = reserved
         taken = set(reserved)
@@ -51,16 +59,18 @@ class Learner:
         ranked = sorted(frequency.items(), key=lambda item: (-item[1], item[0]))
         allowed = {character for character, _ in ranked[:max_characters]}
         self._words = [(word, n) for word, n in words if allowed.issuperset(word)]
+        # Words that occur once come last, for `_suffixes`.
+        self._words.sort(key=lambda item: item[0] in once)
+        self._once = once
         self._characters = sorted({c for word, _ in self._words for c in word})
         # In the first iteration a piece may begin anywhere.
-        self._anywhere = _suffixes(
-            (word, n, range(len(word))) for word, n in self._words
-        )
+        self._anywhere = self._suffixes(None)
 
     @property
     def most_frequent(self) -> int:
         """The largest count of a suffix: above it, every threshold gives the same."""
-        return max(self._anywhere.values(), default=1)
+        counts, _ = self._anywhere
+        return max(counts.values(), default=1)
 
     def learn(self, threshold: int) -> list[str]:
         """Learns the vocabulary of suffixes that occur at least `threshold` times.
@@ -68,20 +78,51 @@ class Learner:
         Returns:
             The reserved tokens, the characters, and pieces in order of falling count.
         """
-        pieces = self._kept(self._anywhere, threshold)
+        pieces = self._kept(*self._anywhere, threshold)
         for _ in range(_ITERATIONS - 1):
-            counts = _suffixes(
-                (word, number, _beginnings(word, pieces))
-                for word, number in self._words
-            )
-            pieces = self._kept(counts, threshold)
+            pieces = self._kept(*self._suffixes(pieces), threshold)
         ranked = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
         tokens = [*self._reserved, *self._characters, *(piece for piece, _ in ranked)]
         return list(dict.fromkeys(tokens))
 
-    def _kept(self, counts: collections.Counter, threshold: int) -> dict[str, int]:
-        """Returns frequent suffixes and all characters, alone and inside a word."""
-        pieces = {piece: n for piece, n in counts.items() if n >= threshold}
+    def _suffixes(
+        self, pieces: dict[str, int] | None
+    ) -> tuple[collections.Counter, set[str]]:
+        """Counts suffixes.
+
+        Args:
+            pieces: the pieces at whose starts suffixes begin; None: they begin
+                anywhere.
+
+        Returns:
+            The counts, and the suffixes that occur once.
+        """
+        counts: collections.Counter = collections.Counter()
+        alone: set[str] = set()
+        for word, number in self._words:
+            is_once = word in self._once
+            anywhere = pieces is None
+            for begin in range(len(word)) if anywhere else _beginnings(word, pieces):
+                suffix = _JOINER + word[begin:] if begin else word
+                if is_once:
+                    (alone.discard if suffix in counts else alone.add)(suffix)
+                counts[suffix] += number
+        return counts, alone
+
+    def _kept(
+        self, counts: collections.Counter, alone: set[str], threshold: int
+    ) -> dict[str, int]:
+        """Returns frequent suffixes and all characters, alone and inside a word.
+
+        Args:
+            counts, alone: from `_suffixes`.
+            threshold: the least count.
+        """
+        pieces = {
+            piece: n
+            for piece, n in counts.items()
+            if n >= threshold and piece not in alone
+        }
         for character in self._characters:
             pieces.setdefault(character, 1)
             pieces.setdefault(_JOINER + character, 1)
@@ -94,21 +135,6 @@ def count_characters(words: Iterable[tuple[str, int]]) -> collections.Counter:
     for word, count in words:
         for character in word:
             counts[character] += count
-    return counts
-
-
-def _suffixes(
-    words: Iterable[tuple[str, int, Iterable[int]]],
-) -> collections.Counter:
-    """Counts suffixes.
-
-    Args:
-        words: tuples of a word, its count, and the start positions of its suffixes.
-    """
-    counts: collections.Counter = collections.Counter()
-    for word, number, beginnings in words:
-        for begin in beginnings:
-            counts[_JOINER + word[begin:] if begin else word] += number
     return counts
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from cmlm.common import language_names, path_names
 from cmlm.data import streams
 from cmlm.tokenization import word_pieces
 from cmlm.tokenization.rules import Rules
@@ -45,6 +46,68 @@ class WordCounts:
         return WordCounts(counts, self.total)
 
 
+@dataclasses.dataclass(frozen=True)
+class SmoothedCounts:
+    """The words of all languages.
+
+    Attributes:
+        counts: words and their smoothed counts.
+        once: the words that the text has only once, but that count more than once.
+    """
+
+    counts: collections.Counter
+    once: frozenset[str]
+
+
+def columns(language: str, path: str) -> tuple[str, ...]:
+    """Returns the languages of a file.
+
+    Bitext (`en-de=FILES.tsv`) has two: the first column is in the first language, the
+    others are in the second. Any other file has one.
+    """
+    first, second = language_names.of_two_texts(language)
+    is_bitext = first != language and path_names.unpacked(path).endswith(".tsv")
+    return (first, second) if is_bitext else (language,)
+
+
+def by_column(files: Mapping[str, list[str]]) -> dict[str, dict[int | None, list[str]]]:
+    """Sorts files by language and column; the column is None except in bitext."""
+    found: dict[str, dict[int | None, list[str]]] = {}
+    for name, paths in files.items():
+        for path in paths:
+            languages = columns(name, path)
+            for number, language in enumerate(languages):
+                column = number if len(languages) > 1 else None
+                found.setdefault(language, {}).setdefault(column, []).append(path)
+    return found
+
+
+def count_languages(
+    files: Mapping[str, list[str]], rules: Rules, max_text_bytes: int, number: int
+) -> dict[str, WordCounts]:
+    """Counts the words of each language, which bitext shares with other files.
+
+    Args:
+        files: text in the training format or bitext, by language or pair of languages.
+        rules: see `count`.
+        max_text_bytes: see `count`; a limit for the text of a language, and again for
+            its columns in bitext.
+        number: number of most frequent words to return of each language.
+    """
+    counted = {}
+    for language, texts in by_column(files).items():
+        parts = [
+            count(paths, rules, max_text_bytes, column=column)
+            for column, paths in texts.items()
+        ]
+        counts = parts[0].counts
+        for part in parts[1:]:
+            counts.update(part.counts)
+        total = sum(part.total for part in parts)
+        counted[language] = WordCounts(counts, total).top(number)
+    return counted
+
+
 # AutoGraph's search for Python control flow takes longer than counting a small text.
 @tf.autograph.experimental.do_not_convert
 def count(
@@ -52,6 +115,7 @@ def count(
     rules: Rules,
     max_text_bytes: int,
     max_words: int = MAX_DISTINCT_WORDS,
+    column: int | None = None,
 ) -> WordCounts:
     """Counts the words of files in this process.
 
@@ -61,10 +125,15 @@ def count(
         max_text_bytes: bytes of text after which counting stops.
         max_words: most distinct words in memory. If a text has more, its counts are
             slightly low, and words that are rare everywhere are missing.
+        column: the column of bitext to read: 0 for the first, 1 for the others; None
+            for whole lines.
     """
     splitter = word_pieces.WordSplitter(rules)
 
     def locate(lines):
+        if column is not None:
+            cells = tf.strings.split(lines, "\t", maxsplit=1)
+            lines = cells.to_tensor("", shape=[None, 2])[:, column]
         return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)
 
     counts: collections.Counter = collections.Counter()
@@ -148,7 +217,7 @@ def smooth(
 
 def smooth_and_cut(
     by_language: Mapping[str, WordCounts], exponent: float, number: int
-) -> collections.Counter:
+) -> SmoothedCounts:
     """Smooths the counts of the most frequent words, see `smooth`.
 
     Args:
@@ -157,4 +226,18 @@ def smooth_and_cut(
         number: number of most frequent words to add of each language, and to return.
     """
     most = {language: counted.top(number) for language, counted in by_language.items()}
-    return collections.Counter(dict(most_frequent(smooth(most, exponent), number)))
+    counts = collections.Counter(dict(most_frequent(smooth(most, exponent), number)))
+    once = (
+        word
+        for language in most.values()
+        for word, occurrences in language.counts.items()
+        if occurrences == 1 < counts.get(word, 0)
+    )
+    return SmoothedCounts(
+        counts,
+        frozenset(
+            word
+            for word in once
+            if sum(language.counts.get(word, 0) for language in most.values()) == 1
+        ),
+    )

@@ -16,7 +16,7 @@ import gzip
 import itertools
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO
 
 import apache_beam as beam
@@ -42,11 +42,11 @@ def count_and_smooth(
     work_path: str,
     beam_options: str = "",
     workers: int = 0,
-) -> tuple[collections.Counter, dict[str, int]]:
+) -> tuple[words.SmoothedCounts, dict[str, int]]:
     """Counts words by language and smooths the counts like `words.smooth_and_cut`.
 
     Args:
-        paths: text in the training format, by language.
+        paths: text in the training format or bitext, by language.
         rules: the case of words, and their accents.
         exponent: exponent of the smoothing.
         number: number of most frequent words to add of each language, and to return.
@@ -93,12 +93,12 @@ def count_and_smooth(
     try:
         beam_runner.run(build, beam_options, workers, progress)
         totals = beam_runner.read_counts(totals_path)
-        counts = _read(words_path)
+        smoothed = _read(words_path)
     finally:
         for path in (totals_path, words_path):
             if tf.io.gfile.exists(path):
                 tf.io.gfile.remove(path)
-    return counts, {language: totals[language] for language in paths}
+    return smoothed, {language: totals[language] for language in words.by_column(paths)}
 
 
 def _write_smoothed(
@@ -114,7 +114,7 @@ def _write_smoothed(
         counted: ((language, word), count).
         totals: (language, number of words).
         exponent, number: see `count_and_smooth`.
-        path: the file to write, lines of `word TAB count`.
+        path: the file to write, lines of `word TAB count TAB occurrences`.
     """
     factors = (
         totals
@@ -131,10 +131,10 @@ def _write_smoothed(
         >> beam.combiners.Top.SmallestPerKey(number, key=words.by_frequency)
         | "Scale"
         >> beam.FlatMap(_scaled, beam.pvalue.AsSingleton(factors)).with_output_types(
-            tuple[str, int]
+            tuple[str, tuple[int, int]]
         )
-        | "Sum" >> beam.CombinePerKey(sum)
-        | "Top" >> beam.combiners.Top.Smallest(number, key=words.by_frequency)
+        | "Sum" >> beam.CombinePerKey(_sums)
+        | "Top" >> beam.combiners.Top.Smallest(number, key=_by_scaled)
         | "WriteWords" >> beam.Map(_write, path)
     )
 
@@ -151,23 +151,38 @@ def _starts(path: str) -> range:
 
 def _scaled(
     item: tuple[str, list[tuple[str, int]]], factors: dict[str, float]
-) -> Iterator[tuple[str, int]]:
-    """(language, its words and counts) to the words and scaled counts."""
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """(language, its words and counts) to the words, scaled counts and counts."""
     language, found = item
     for word, count in found:
-        yield word, round(count * factors[language])
+        yield word, (round(count * factors[language]), count)
 
 
-def _write(found: list[tuple[str, int]], path: str) -> None:
+def _sums(found: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Adds scaled counts, and counts."""
+    scaled, counts = zip(*found, strict=True)
+    return sum(scaled), sum(counts)
+
+
+def _by_scaled(item: tuple[str, tuple[int, int]]) -> tuple[int, str]:
+    """Returns the sort key of a word and its counts; see `words.by_frequency`."""
+    word, (scaled, _) = item
+    return words.by_frequency((word, scaled))
+
+
+def _write(found: list[tuple[str, tuple[int, int]]], path: str) -> None:
     with beam_files.atomic_text(path) as output:
-        output.writelines(f"{word}\t{count}\n" for word, count in found)
+        output.writelines(f"{word}\t{scaled}\t{n}\n" for word, (scaled, n) in found)
 
 
-def _read(path: str) -> collections.Counter:
+def _read(path: str) -> words.SmoothedCounts:
     """Reads a file of `_write`."""
     with files.open_text(path) as lines:
-        pairs = (line.rstrip("\n").rpartition("\t") for line in lines)
-        return collections.Counter({word: int(n) for word, _, n in pairs})
+        rows = [line.rstrip("\n").rsplit("\t", 2) for line in lines]
+    return words.SmoothedCounts(
+        collections.Counter({word: int(scaled) for word, scaled, _ in rows}),
+        frozenset(word for word, scaled, n in rows if n == "1" != scaled),
+    )
 
 
 class CountWords(beam.DoFn):
@@ -193,13 +208,28 @@ class CountWords(beam.DoFn):
         with beam_files.open_bytes(path) as raw:
             lines = read_range(raw, path, start)
             while chunk := list(itertools.islice(lines, words.LINES_PER_CHUNK)):
-                found = self._splitter.split(tf.constant(chunk))
-                for word, count in collections.Counter(found).items():
-                    yield (language, word.decode()), count
+                for name, texts in _by_column(language, path, chunk):
+                    found = self._splitter.split(tf.constant(texts))
+                    for word, count in collections.Counter(found).items():
+                        yield (name, word.decode()), count
             self._progress.add(raw.tell() - start)
 
     def finish_bundle(self):
         self._progress.flush()
+
+
+def _by_column(
+    language: str, path: str, lines: list[bytes]
+) -> Iterator[tuple[str, list[bytes]]]:
+    """Yields (language, texts) of some lines of a file; see `words.columns`."""
+    languages = words.columns(language, path)
+    if len(languages) == 1:
+        yield language, lines
+        return
+    first, second = languages
+    rows = [line.partition(b"\t") for line in lines]
+    yield first, [row[0] for row in rows]
+    yield second, [row[2] for row in rows]
 
 
 def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
