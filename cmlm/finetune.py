@@ -154,7 +154,11 @@ def main(_) -> None:
         {
             "--model": FLAGS.model,
             "--data_dir": FLAGS.data_dir,
-            "--task": [name.removeprefix(labelled.PREFIX) for name in FLAGS.task],
+            "--task": [
+                name.removeprefix(labelled.PREFIX)
+                for name in FLAGS.task
+                if name.startswith(labelled.PREFIX)
+            ],
             "--dev": FLAGS.dev,
             "--predict": FLAGS.predict,
         },

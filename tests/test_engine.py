@@ -913,12 +913,34 @@ def test_a_checkpoint_without_its_run_needs_its_vocabulary(text, tmp_path):
         building.build(Stage(warm, str(tmp_path / "b")))
 
 
-def test_a_truncated_checkpoint_is_named(text, finished, tmp_path):
+def _halve(data):
+    os.truncate(data, os.path.getsize(data) // 2)
+
+
+def _empty(data):
+    os.truncate(data, 0)
+
+
+def _flip(data):
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_halve, _empty, _flip])
+def test_a_damaged_checkpoint_is_named_with_the_one_before(
+    text, finished, tmp_path, damage
+):
     damaged = shutil.copytree(finished.run.directory, tmp_path / "run")
-    data = next(damaged.glob("ckpt-2.data*"))
-    data.write_bytes(data.read_bytes()[: os.path.getsize(data) // 2])
-    with pytest.raises(UserError, match="ckpt-2 is damaged, or does not fit"):
+    damage(next(damaged.glob("ckpt-2.data*")))
+    said = r"ckpt-2 is damaged, or .*; delete (.*)/ckpt-2\.\* to resume from \1/ckpt-1$"
+    with pytest.raises(UserError, match=said):
         building.build(Stage(toys.run_config(text), str(damaged)))
+    for path in damaged.glob("ckpt-1.*"):
+        path.unlink()
+    with pytest.raises(UserError, match="ckpt-2 is damaged, or does not") as caught:
+        building.build(Stage(toys.run_config(text), str(damaged)))
+    assert "; delete" not in str(caught.value)
 
 
 @pytest.mark.large

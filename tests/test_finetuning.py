@@ -489,6 +489,12 @@ def test_files_of_all_tasks_are_read_before_the_first_one_trains(tmp_path):
     write(tmp_path / "glue" / "WNLI" / "test.tsv", "rte", [], with_labels=False)
     damaged = run(*arguments, "--task=rte,wnli", f"--output={tmp_path}/out")
     assert damaged.returncode == 1 and "WNLI/test.tsv has no examples" in damaged.stderr
+    # The name of a task is no path.
+    (tmp_path / "rte").mkdir()
+    (tmp_path / "rte" / "results.json").touch()
+    arguments = ("--model=model", "--data_dir=glue", "--task=rte", "--output=rte")
+    again = commands.run("cmlm.finetune", *arguments, "--overwrite", cwd=tmp_path)
+    assert again.returncode == 1 and "model does not exist" in again.stderr
 
 
 @pytest.mark.usefixtures("eager")

@@ -53,6 +53,16 @@ def newest_whole(directory: str) -> str | None:
     return whole[-1]
 
 
+def before(path: str) -> str | None:
+    """Returns the newest whole checkpoint older than another one of its directory."""
+    older = []
+    for each in _parts_of_checkpoints(os.path.dirname(path)):
+        if os.path.basename(each) == os.path.basename(path):
+            break
+        older.append(each)
+    return next(filter(_is_whole, reversed(older)), None)
+
+
 def named(directory: str) -> str | None:
     """Returns the whole checkpoint of a directory that its file `checkpoint` names.
 
@@ -108,7 +118,10 @@ def repair(directory: str) -> None:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether a checkpoint has its data and all of its index, which is written last."""
+    """Whether a checkpoint has its data and all of its index, which is written last.
+
+    It does not read the data, whose checksums are those of the index.
+    """
     if not tf.io.gfile.glob(f"{files.escaped(path)}.data-?????-of-?????"):
         return False
     try:

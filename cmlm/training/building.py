@@ -15,7 +15,7 @@ from cmlm.common.keras import keras
 from cmlm.config import experiment
 from cmlm.encoders import model_dir, opening
 from cmlm.errors import UserError
-from cmlm.modeling import optimization, restoring, stacking
+from cmlm.modeling import latest, optimization, restoring, stacking
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import OBJECTIVES, Data, Objective
@@ -29,6 +29,12 @@ from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer
 
 logger = logging.getLogger(__name__)
+
+# What TensorFlow raises at data that is too short, or has another checksum.
+_DAMAGES = (
+    *(IndexError, tf.errors.OpError),
+    *(tf.errors.DataLossError, tf.errors.OutOfRangeError),
+)
 
 
 @dataclasses.dataclass
@@ -190,7 +196,16 @@ def _set_weights(trainer: Trainer, manager: Checkpoints, start: Start) -> None:
     """
     model, objectives = trainer.model, trainer.objectives.values()
     if manager.latest_checkpoint:
-        _restore(manager.latest_checkpoint, trainer)
+        try:
+            _restore(manager.latest_checkpoint, trainer)
+        except UserError as error:
+            older = latest.before(manager.latest_checkpoint)
+            # A subclass, such as that of a forbidden file, is no damage.
+            if not older or type(error.__cause__) not in _DAMAGES:
+                raise
+            raise UserError(
+                f"{error}; delete {manager.latest_checkpoint}.* to resume from {older}"
+            ) from error
     elif before := start.stage.stacked_on:
         # The same checkpoint on every worker.
         path = workers.on_chief(start.strategy, lambda: restoring.find(before))
