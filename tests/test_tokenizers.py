@@ -277,6 +277,9 @@ def test_the_work_for_a_word_grows_with_its_length_alone(tmp_path, count_rounds)
 def test_a_long_text_is_cut_without_other_tokens(tmp_path, searched, monkeypatch):
     monkeypatch.setattr(byte_pair_module, "_SEARCHED", searched)
     merges = [("a", "b"), ("s", "\u0120"), ("\u0120", "a"), ("1", "1"), ("ab", "ab")]
+    # The last letter of this word decides on all of its tokens.
+    chain = "cdefghijklmnopqrtuvwxyzABCDEFGHIJKLMNOPQ"
+    merges += [*zip(chain, chain[1:], strict=False)][::-1]
     vocab = [*BYTE_LEVEL, *("".join(pair) for pair in merges)]
     _, path = byte_level(tmp_path, vocab, merges)
     ours = open_tokenizer(path)
@@ -284,6 +287,7 @@ def test_a_long_text_is_cut_without_other_tokens(tmp_path, searched, monkeypatch
     letters = "abs1'.  \n\u00a0\u00e9\u0939\u093f\0\ufdd0"
     texts = ["".join(draw.choices(letters, k=k)) for k in range(40, 240)]
     texts += ["ab" * 70, "ab" * 70 + " a", "'s" * 90, "", "a"]
+    texts += [f"{chain} a", f"{chain[:-1]} a"]
     given, other = tf.constant(texts), tf.constant(texts[::-1])
     for length in (4, 7, 12):
         whole = ours.enclose(ours.tokenize(given), length).to_list()
