@@ -37,7 +37,6 @@ import dataclasses
 import functools
 import pathlib
 import shlex
-import shutil
 import sys
 
 from absl import flags
@@ -214,11 +213,11 @@ def main(_) -> None:
             is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
             if not FLAGS.work_dir and not is_begun:
                 aside = leftovers.set_aside(work_dir, _ENTRIES)
-                unlocked.callback(shutil.rmtree, aside)
+                unlocked.callback(leftovers.remove_aside, aside)
             raise
         if not FLAGS.work_dir:
             aside = leftovers.set_aside(work_dir, _ENTRIES)
-            unlocked.callback(shutil.rmtree, aside)
+            unlocked.callback(leftovers.remove_aside, aside)
     print("\n".join(told))
     output = shlex.quote(files.pattern(FLAGS.output))
     print(

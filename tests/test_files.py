@@ -428,6 +428,8 @@ def test_scratch_of_a_killed_process_goes_and_that_of_a_living_one_stays(
     subprocess.run([sys.executable, "-c", program], env=environment, cwd=ROOT)
     left, mark = sorted(tmp_path.iterdir())
     assert mark.name == f"{left.name}.lock"
+    # A kill before the directory is there leaves its mark.
+    (tmp_path / "cmlm-scratch-0.lock").touch()
     (tmp_path / "other").mkdir()
     with scratch.directory() as first, scratch.directory() as second:
         found = {str(path) for path in tmp_path.iterdir() if path.is_dir()}

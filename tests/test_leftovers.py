@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cmlm.common import files, leftovers, locks, path_names, scratch
+from cmlm.errors import UserError
 
 
 def test_what_killed_runs_left_is_named_and_removed(tmp_path, caplog):
@@ -103,11 +104,23 @@ def test_what_a_living_run_writes_stays(tmp_path, caplog, monkeypatch, kind, is_
         leftovers.tidy(target)
         assert sorted(os.listdir(tmp_path)) == before and len(before) > 0
         assert "delete it if no run is writing it" in caplog.messages[0]
+        if kind == "directory":
+            # A directory and the file that marks it have one message.
+            assert len(caplog.messages) == 1 and not caplog.messages[0].count(".lock")
+            with pytest.raises(UserError, match="no file matches"):
+                files.expand(f"{tmp_path}/*")
         if kind == "file":
             Path(temporary).write_text("x")
         if kind == "working":
             os.remove(f"{temporary}.totals.json")
     assert sorted(os.listdir(tmp_path)) == ([] if kind == "working" else ["o"])
+
+
+def test_a_directory_in_use_stays_without_its_mark(tmp_path):
+    with files.atomic_directory(f"{tmp_path}/o") as made:
+        os.remove(f"{made}.lock")
+        leftovers.tidy(f"{tmp_path}/o")
+        assert os.path.isdir(made)
 
 
 @pytest.mark.parametrize("kind", ["tmp", "scratch"])

@@ -22,7 +22,9 @@ def _is_utf8(name: str) -> bool:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files that a glob of TensorFlow matches, sorted, without directories.
+    """The files that a glob of TensorFlow matches, sorted.
+
+    Directories, and unfinished files of this project's commands, do not count.
 
     Raises:
         UserError: it matches a name that is not UTF-8.
@@ -35,4 +37,8 @@ def matching(pattern: str) -> list[str]:
             f"{pattern} matches {name}; allowed: files whose names are UTF-8 (rename "
             "this file, or write a narrower pattern)"
         ) from error
-    return sorted(path for path in found if not tf.io.gfile.isdir(path))
+    return sorted(
+        path
+        for path in found
+        if not (tf.io.gfile.isdir(path) or path_names.leftover(os.path.basename(path)))
+    )

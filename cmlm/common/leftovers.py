@@ -90,7 +90,8 @@ def _leftovers(path: str) -> tuple[list[tuple[str, str]], list[str]]:
             # A command sets only directories aside; a file of this name is the user's.
             if tf.io.gfile.isdir(left):
                 replaced.append(left)
-        else:
+        elif left != f"{marked}{locks.MARK}" or not tf.io.gfile.exists(marked):
+            # A mark goes with its directory.
             unfinished.append((left, marked if tf.io.gfile.exists(marked) else left))
     return unfinished, replaced
 
@@ -119,7 +120,7 @@ def work_directory(path: str | None, names: Sequence[str]) -> Iterator[str | Non
         tidy_within(path, ())
         yield path
         aside = set_aside(path, names)
-    shutil.rmtree(aside)
+    remove_aside(aside)
 
 
 def set_aside(directory: str, names: Sequence[str]) -> str:
@@ -153,6 +154,11 @@ def set_aside(directory: str, names: Sequence[str]) -> str:
         what = f"{len(others):,} {kind} of your own, such as {others[0]}"
         logger.warning("%s stays, because it has %s", directory, what)
     return removed
+
+
+def remove_aside(directory: str) -> None:
+    """Removes what `set_aside` returns, unless another process does."""
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_own(entry: str, names: Iterable[str]) -> bool:

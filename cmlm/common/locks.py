@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 FILE_NAME = "lock"
 # The ending of the file beside a directory that marks it as in use: over NFS, the lock
 # of a directory itself holds on its own host only.
-_MARK = ".lock"
+MARK = ".lock"
 
 
 @contextlib.contextmanager
@@ -126,19 +126,26 @@ def in_work(
         yield
         return
     mask = 0o700 if is_private else 0o777
-    mark = f"{path}{_MARK}" if is_directory else path
+    mark = f"{path}{MARK}" if is_directory else path
     handle = None
     while handle is None:
         handle = _create(mark, 0o666 & mask)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, handle)
         if is_directory:
+            stack.callback(_unlink, mark)
             os.mkdir(path, 0o777 & mask)
-        yield
-    finally:
-        if is_directory:
+            # For programs that clean old files, and if the mark gets lost.
+            own = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, own)
             with contextlib.suppress(OSError):
-                os.unlink(mark)
-        os.close(handle)
+                fcntl.flock(own, fcntl.LOCK_EX)
+        yield
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _create(path: str, mode: int) -> int | None:
@@ -160,23 +167,23 @@ def abandoned(path: str) -> Iterator[bool]:
 
     While the block runs, nothing else can mark or remove the path.
     """
-    mark, handle = f"{path}{_MARK}", None
+    mark, handle = f"{path}{MARK}", None
     if not os.path.lexists(mark):
-        # A file marks itself; so did a directory of an earlier version.
+        # A file marks itself; a directory has a lock of its own, too.
         mark = path
     if path_names.is_local(path):
         # Over NFS, the lock needs a file that is open for writing.
         for flags in (os.O_RDWR, os.O_RDONLY):
             with contextlib.suppress(OSError):
-                handle = os.open(mark, flags)
+                # Another user's pipe would wait for a writer.
+                handle = os.open(mark, flags | os.O_NONBLOCK)
                 break
     is_free = handle is not None and _is_free(handle) and _is_at(handle, mark)
     try:
         yield is_free
     finally:
         if is_free and mark != path and not os.path.lexists(path):
-            with contextlib.suppress(OSError):
-                os.unlink(mark)
+            _unlink(mark)
         if handle is not None:
             os.close(handle)
 

@@ -35,17 +35,22 @@ def directory() -> Iterator[str]:
 
 
 def _remove_abandoned(parent: str) -> None:
-    """Removes the directories of killed processes of this user."""
+    """Removes the directories of killed processes of this user, and their marks."""
     for entry in sorted(os.scandir(parent), key=lambda entry: entry.name):
         if not entry.name.startswith(_PREFIX):
             continue
         with contextlib.suppress(FileNotFoundError):
             is_own = entry.stat(follow_symlinks=False).st_uid == os.getuid()
             is_directory = entry.is_dir(follow_symlinks=False)
-            if not is_own or not is_directory:
+            is_mark = entry.name.endswith(locks.MARK) and not os.path.lexists(
+                entry.path.removesuffix(locks.MARK)
+            )
+            if not is_own or not (is_directory or is_mark):
                 continue
             with locks.abandoned(entry.path) as is_abandoned:
-                if is_abandoned:
+                if is_abandoned and is_mark:
+                    os.unlink(entry.path)
+                elif is_abandoned:
                     shutil.rmtree(entry.path, ignore_errors=True)
                     logger.warning(
                         "removed %s, left by a run that was killed", entry.path

@@ -223,7 +223,7 @@ def _seeds(results: Mapping[str, Any]) -> str:
     tasks: dict[str, list[str]] = {}
     for name, about in results["tasks"].items():
         seeds = about["seeds"] if "merged" in results else results["seeds"]
-        tasks.setdefault(", ".join(map(str, seeds or ["unknown"])), []).append(name)
+        tasks.setdefault(", ".join(map(str, seeds)), []).append(name)
     if len(tasks) == 1:
         return next(iter(tasks))
     return "; ".join(f"{seeds} ({', '.join(names)})" for seeds, names in tasks.items())
