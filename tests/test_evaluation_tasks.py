@@ -522,6 +522,10 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
     task, data = read("cometa", tmp_path)
     scores = task.score(data, Table(vectors).encode)
     assert (scores["accuracy"], scores["accuracy@5"]) == (50, 100)
+    write_lines(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", ["-1||ache"])
+    with pytest.raises(UserError, match="no name with a concept; allowed: at least 1"):
+        read("cometa", tmp_path)
+    write_lines(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", names)
     write_lines(table, [head.replace("Term", "Word"), "7\tache\t1\tIt does."])
     with pytest.raises(UserError, match="'ID', 'Word', 'General.*; allowed: Term, "):
         read("cometa", tmp_path)

@@ -248,6 +248,10 @@ class Cometa(EntityLinking):
 def _checked(linking: Linking, path: str) -> Linking:
     if not linking.mentions:
         raise UserError(f"{path} has no mention with a concept; allowed: at least 1")
+    if not linking.names:
+        raise UserError(
+            f"the dictionary of {path} has no name with a concept; allowed: at least 1"
+        )
     return linking
 
 
