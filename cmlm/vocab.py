@@ -65,7 +65,8 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "max_text_bytes",
     256 * 2**20,
-    "Bytes of each language to read, from several files at once; Beam reads all.",
+    "Bytes of each language to read, and again of each column of its bitext; from "
+    "several files at once. Beam reads all.",
     lower_bound=1,
 )
 beam_flags.define(
@@ -182,7 +183,7 @@ def _learn(paths: dict[str, list[str]]) -> None:
     read = words.count_languages(
         paths, tokenizer.rules, _SAMPLE_BYTES, words.MAX_DISTINCT_WORDS
     )
-    for language, counted in read.items():
+    for language, counted in read:
         if not counted.total:
             continue
         covered = coverage.measure(tokenizer, counted.counts)

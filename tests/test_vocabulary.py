@@ -223,7 +223,7 @@ def test_bitext_counts_for_the_languages_of_its_columns(tmp_path, caplog):
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     files = {name.partition(".")[0]: [str(tmp_path / name)] for name in texts}
-    counted = words.count_languages(files, Rules(False), 1 << 30, 100)
+    counted = dict(words.count_languages(files, Rules(False), 1 << 30, 100))
     assert {name: dict(found.counts) for name, found in counted.items()} == {
         "en": {"house": 35, "the": 10, "a": 20, "alone": 1},
         "de": {"das": 10, "Haus": 10},

@@ -36,6 +36,23 @@ def test_memory_is_bounded_by_forgetting_rare_words(tmp_path):
     assert all(counted.counts[f"often{number}"] == 400 for number in range(50))
 
 
+def test_columns_share_the_bound_of_their_language(tmp_path):
+    for name in ("plain.txt", "pairs.tsv"):
+        lines = (f"{name}{number}\tzwei{number}\n" for number in range(4000))
+        (tmp_path / name).write_text("twice\ttwice\n" * 3 + "".join(lines))
+    plain, pairs = ([str(tmp_path / name)] for name in ("plain.txt", "pairs.tsv"))
+    texts = {None: plain, 0: pairs, 1: pairs}
+    counted = words.count_columns(texts, Rules(), 1 << 30, max_words=3000)
+    assert len(counted.counts) <= 3000
+    assert counted.counts["twice"] == 12
+
+
+def test_languages_are_counted_one_at_a_time(text_file, tmp_path):
+    files = {"en": [text_file], "de": [str(tmp_path / "missing.txt")]}
+    language, counted = next(words.count_languages(files, Rules(), 1 << 30, 5))
+    assert language == "en" and len(counted.counts) == 5
+
+
 def test_the_most_frequent_words_do_not_depend_on_the_order_they_came_in():
     counts = {"b": 2, "a": 2, "c": 3, "d": 1}
     backwards = dict(reversed(counts.items()))

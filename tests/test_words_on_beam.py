@@ -58,7 +58,7 @@ def paths(tmp_path) -> dict[str, list[str]]:
 
 def expected(paths, lower_case=True, number=1000):
     """Smoothed counts and totals, by one process."""
-    counted = words.count_languages(paths, Rules(lower_case), ANY, number)
+    counted = dict(words.count_languages(paths, Rules(lower_case), ANY, number))
     totals = {name: counts.total for name, counts in counted.items()}
     return words.smooth_and_cut(counted, 0.3, number), totals
 

@@ -92,8 +92,8 @@ def learn(
         UserError: the text has no words.
     """
     number = learner_words(config.size)
-    counted = words_lib.count_languages(
-        files, config.rules(), config.max_text_bytes, number
+    counted = dict(
+        words_lib.count_languages(files, config.rules(), config.max_text_bytes, number)
     )
     totals = {language: counts.total for language, counts in counted.items()}
     smoothed = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)

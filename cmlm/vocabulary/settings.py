@@ -41,8 +41,8 @@ class VocabularyConfig(hyperparams.Config):
             as it is.
         style: `tf-text`, or `hugging-face` for the ids of its BertTokenizer: ß stays,
             and no word ends at a control character.
-        max_text_bytes: bytes to learn from, of each language; several files are read at
-            once.
+        max_text_bytes: bytes to learn from, of each language, and again of each column
+            of its bitext; several files are read at once.
         sampling_exponent: with several languages, the words of language l count in
             proportion to n_l^sampling_exponent, where n_l is the number of words of
             language l. LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.

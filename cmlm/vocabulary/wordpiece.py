@@ -1,4 +1,4 @@
-"""Learns WordPiece vocabularies: the tokens of tf-text's learner, in far less time.
+"""Learns WordPiece vocabularies by the rule of tf-text's learner, in far less time.
 
 The papers' vocabularies were made with tensorflow_text.tools.wordpiece_vocab. That tool
 counts every substring that begins where a piece may begin. From the longest substring
@@ -8,7 +8,8 @@ subtraction removes all occurrences that continue, so the remaining count says h
 a substring *ends* a word. It is therefore enough to count suffixes: a word of ten
 letters has ten suffixes but 55 substrings.
 
-A test checks that the tokens equal those from tf-text's learner at the same threshold.
+A test checks that the tokens of one language with words of up to 50 characters equal
+those from tf-text's learner at the same threshold.
 
 Smoothing multiplies the counts of small languages, so a word that the text has once may
 reach the threshold. Such words would then be whole pieces, no piece would be learnt

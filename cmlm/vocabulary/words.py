@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +21,7 @@ from cmlm.tokenization import word_pieces
 from cmlm.tokenization.rules import Rules
 
 # Most distinct words in memory. When there are more, the rarest half is dropped, so a
-# text of any size needs at most 0.6 GB.
+# language of any size needs about 0.7 GB.
 MAX_DISTINCT_WORDS = 3_000_000
 # Lines that are split into words together.
 LINES_PER_CHUNK = 1024
@@ -84,77 +85,81 @@ def by_column(files: Mapping[str, list[str]]) -> dict[str, dict[int | None, list
 
 def count_languages(
     files: Mapping[str, list[str]], rules: Rules, max_text_bytes: int, number: int
-) -> dict[str, WordCounts]:
+) -> Iterator[tuple[str, WordCounts]]:
     """Counts the words of each language, which bitext shares with other files.
 
     Args:
         files: text in the training format or bitext, by language or pair of languages.
-        rules: see `count`.
-        max_text_bytes: see `count`; a limit for the text of a language, and again for
-            its columns in bitext.
+        rules, max_text_bytes: see `count_columns`.
         number: number of most frequent words to return of each language.
+
+    Yields:
+        A language and its words, one language at a time to save memory.
     """
-    counted = {}
     for language, texts in by_column(files).items():
-        parts = [
-            count(paths, rules, max_text_bytes, column=column)
-            for column, paths in texts.items()
-        ]
-        counts = parts[0].counts
-        for part in parts[1:]:
-            counts.update(part.counts)
-        total = sum(part.total for part in parts)
-        counted[language] = WordCounts(counts, total).top(number)
-    return counted
+        yield language, count_columns(texts, rules, max_text_bytes).top(number)
 
 
-# AutoGraph's search for Python control flow takes longer than counting a small text.
-@tf.autograph.experimental.do_not_convert
 def count(
     files: list[str],
     rules: Rules,
     max_text_bytes: int,
     max_words: int = MAX_DISTINCT_WORDS,
-    column: int | None = None,
 ) -> WordCounts:
-    """Counts the words of files in this process.
+    """Counts the words of files in one language; see `count_columns`."""
+    return count_columns({None: files}, rules, max_text_bytes, max_words)
+
+
+# AutoGraph's search for Python control flow takes longer than counting a small text.
+@tf.autograph.experimental.do_not_convert
+def count_columns(
+    texts: Mapping[int | None, list[str]],
+    rules: Rules,
+    max_text_bytes: int,
+    max_words: int = MAX_DISTINCT_WORDS,
+) -> WordCounts:
+    """Counts the words of one language in this process.
 
     Args:
-        files: text in the training format.
+        texts: files in the training format, by the column of bitext to read: 0 for the
+            first, 1 for the others; None for whole lines.
         rules: the case of words, and their accents.
-        max_text_bytes: bytes of text after which counting stops.
+        max_text_bytes: bytes of text after which counting stops, for each column.
         max_words: most distinct words in memory. If a text has more, its counts are
             slightly low, and words that are rare everywhere are missing.
-        column: the column of bitext to read: 0 for the first, 1 for the others; None
-            for whole lines.
     """
     splitter = word_pieces.WordSplitter(rules)
 
-    def locate(lines):
+    def locate(lines, column):
         if column is not None:
             cells = tf.strings.split(lines, "\t", maxsplit=1)
             lines = cells.to_tensor("", shape=[None, 2])[:, column]
         return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)
 
     counts: collections.Counter = collections.Counter()
-    total = seen = 0
-    chunks = (
-        streams.sentences(streams.Portion(files))
-        .batch(LINES_PER_CHUNK)
-        .map(locate)
-        .prefetch(1)
-    )
-    for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
-        for words in word_pieces.cut(lines, splits, begins, ends):
-            counts.update(words)
-        if len(counts) > max_words:
-            counts = _without_rare(counts, max_words // 2)
-        total += len(begins)
-        seen += int(n_bytes)
-        if seen >= max_text_bytes:
-            break
-    decoded = {word.decode(): number for word, number in counts.items()}
-    return WordCounts(collections.Counter(decoded), total)
+    total = 0
+    for column, files in texts.items():
+        seen = 0
+        chunks = (
+            streams.sentences(streams.Portion(files))
+            .batch(LINES_PER_CHUNK)
+            .map(functools.partial(locate, column=column))
+            .prefetch(1)
+        )
+        for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
+            for words in word_pieces.cut(lines, splits, begins, ends):
+                counts.update(words)
+            if len(counts) > max_words:
+                counts = _without_rare(counts, max_words // 2)
+            total += len(begins)
+            seen += int(n_bytes)
+            if seen >= max_text_bytes:
+                break
+    decoded: collections.Counter = collections.Counter()
+    while counts:
+        word, number = counts.popitem()
+        decoded[word.decode()] = number
+    return WordCounts(decoded, total)
 
 
 def _without_rare(counts: collections.Counter, number: int) -> collections.Counter:
@@ -227,17 +232,10 @@ def smooth_and_cut(
     """
     most = {language: counted.top(number) for language, counted in by_language.items()}
     counts = collections.Counter(dict(most_frequent(smooth(most, exponent), number)))
-    once = (
-        word
-        for language in most.values()
-        for word, occurrences in language.counts.items()
-        if occurrences == 1 < counts.get(word, 0)
+    occurrences: collections.Counter = collections.Counter()
+    for language in most.values():
+        occurrences.update(language.counts)
+    once = frozenset(
+        word for word, scaled in counts.items() if occurrences[word] == 1 < scaled
     )
-    return SmoothedCounts(
-        counts,
-        frozenset(
-            word
-            for word in once
-            if sum(language.counts.get(word, 0) for language in most.values()) == 1
-        ),
-    )
+    return SmoothedCounts(counts, once)
