@@ -74,8 +74,8 @@ _ABBREVIATIONS = {
     # A single letter is an initial or an abbreviation, but for the eras ه and م.
     "ar": r"(?<!\d)[ء-لنوي]",
     "bn": "ড|ডা|ডঃ|মো|মোঃ|মোছা|খ্রি|কি|সে|মি|বি|জ|মৃ",
-    "fi": "ks|vrt|lyh|oik|alk|synt|kuol|engl|ruots|saks|saam|kreik|lat|ven|ransk|ital"
-    "|esp|jap|es|tri|nro|klo|puh|St|Bros",
+    "fi": "[Kk]s|[Vv]rt|lyh|oik|alk|synt|kuol|engl|ruots|saks|saam|kreik|lat|ven|ransk"
+    "|ital|esp|jap|es|tri|[Nn]ro|klo|[Pp]uh|St|Bros",
     "hi": "डॉ|डा|प्रो|श्री|श्रीमती|पं|मि|पू|कि|मी|उदा|कु|रु|रू",
     "mr": r"डॉ|प्रा|श्री|श्रीमती|सौ|पं|कि|कि\.मी|इ\.स|पू|उदा|रु",
     "ta": "திரு|திருமதி|மு|ரூ",
@@ -86,9 +86,15 @@ _ABBREVIATIONS = {
 # sentencex takes quadratic time for a long text without spaces, so it reads parts of at
 # least so many characters, which end at such a border.
 _PART = 5_000
-_PART_END = re.compile(rf"[。！？] *(?=[{_HAN_AND_KANA}])")
+_PART_END = re.compile(
+    # sentencex keeps these brackets whole, so no border lies inside.
+    rf"[（<{{][^）>}}]{{0,{_LONGEST_QUOTATION}}}[）>}}]"
+    rf"|《[^》]{{0,{_LONGEST_QUOTATION}}}》"
+    rf"|(?P<border>(?:[。！？．]|(?<=[{_HAN_AND_KANA}])[.!?]) *)"
+    rf"(?=[{_HAN_AND_KANA}A-Z（《])"
+)
 # Khmer and Tibetan stops, which sentencex lacks; ។ល។ is "and so on".
-_STOP = re.compile("(?<=[។།])(?![។།]|ល។)")
+_STOP = re.compile("(?<=[។៕།༎])(?![។៕།༎]|ល។)")
 _HEADING = re.compile(r"^\s*(=+)\s(.+?)\s\1\s*$")
 
 
@@ -165,11 +171,19 @@ def _segments(text: str, code: str) -> Iterator[str]:
     """Yields the segments of sentencex, cut at its missing stops; they are the text."""
     begin = 0
     while begin < len(text):
-        part_end = _PART_END.search(text, begin + _PART)
-        end = part_end.end() if part_end else len(text)
+        end = _part_end(text, begin)
         for segment in sentencex.segment(code, text[begin:end]):
             yield from _STOP.split(segment)
         begin = end
+
+
+def _part_end(text: str, begin: int) -> int:
+    """Returns where the part ends that begins at a place of the text."""
+    if len(text) - begin > _PART:
+        for match in _PART_END.finditer(text, begin):
+            if match["border"] and match.end() >= begin + _PART:
+                return match.end()
+    return len(text)
 
 
 @functools.cache
