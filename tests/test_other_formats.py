@@ -77,6 +77,11 @@ def test_a_csv_is_known_by_its_name(tmp_path, caplog, name):
         # Sentences of one length, with and without stops.
         [CHINESE] * 20,
         ["联系我们"] * 20,
+        # A long paragraph, Thai sentences, and titles of nearly one length.
+        [CHINESE * 12_000],
+        ["This is a very long sentence. " * 40_000],
+        ["ในวันนี้เขาไปเที่ยวที่เชียงใหม่กับเพื่อน", "เมื่อวานนี้ฝนตกหนักมากในกรุงเทพมหานคร"] * 10,
+        ["The Old House Behind the Garden", "A Letter That Came on a Monday"] * 10,
     ],
 )
 def test_plain_text_gets_none(tmp_path, caplog, lines):

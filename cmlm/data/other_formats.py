@@ -5,7 +5,8 @@ from __future__ import annotations
 import collections
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import IO
 
 from cmlm.common import files as files_lib
 from cmlm.common import path_names
@@ -25,7 +26,7 @@ _WRAPPED = 0.25
 # Most lines of wrapped text have nearly the greatest length; those of sentences do not.
 _LENGTH, _MOST, _SHORTEST = 0.75, 0.8, 25
 _ENDING = 0.3
-_STOPS = "。！？।॥؟۔።։។།"
+_STOPS = "。！？।॥؟۔።։។៕།༎"
 _MARKS = ".!?:;\"'”’»)]"
 
 
@@ -47,14 +48,22 @@ def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -
             logger.warning("%s looks like a CSV; %s", path, _prepare("csv"))
             return
         with files_lib.open_bytes(path, for_tensorflow) as stream:
-            pieces = iter(lambda stream=stream: stream.readline(_LINE_BYTES), b"")
-            lines = [
-                piece.decode(errors="replace").strip(" \t\r\n\ufeff")
-                for piece in itertools.islice(pieces, _LINES)
-            ]
+            lines = [*_read(stream)]
         if sign := _sign(lines, layout):
             logger.warning("%s %s", path, sign)
             return
+
+
+def _read(stream: IO[bytes]) -> Iterator[str]:
+    """Yields the first lines; each piece of a very long one counts as blank."""
+    is_begin = True
+    for piece in itertools.islice(
+        iter(lambda: stream.readline(_LINE_BYTES), b""), _LINES
+    ):
+        is_end = piece.endswith(b"\n") or len(piece) < _LINE_BYTES
+        is_whole = is_begin and is_end
+        yield piece.decode(errors="replace").strip(" \t\r\n\ufeff") if is_whole else ""
+        is_begin = is_end
 
 
 def _sign(lines: Sequence[str], layout: str) -> str:
@@ -117,19 +126,27 @@ def _is_wrapped(lines: Sequence[str]) -> bool:
 def _has_one_width(lines: Sequence[str]) -> bool:
     """Whether most lines before another one have nearly one length, and no stop.
 
-    This finds wrapped lines in scripts without small letters.
+    This finds wrapped lines in scripts without small letters. It leaves out lines
+    before a capital letter, such as titles in a list, and before a Thai or Lao letter,
+    as Thai and Lao sentences have no stop.
     """
     inside = [
-        line for line, following in itertools.pairwise(lines) if line and following
+        (line, following)
+        for line, following in itertools.pairwise(lines)
+        if line and following
     ]
     if len(inside) < _FEW:
         return False
-    lengths = sorted(map(len, inside))
-    longest = lengths[int(0.98 * len(lengths))]
-    most = _MOST * len(inside)
-    ending = sum(line[-1] in _MARKS + _STOPS for line in inside)
+    longest = sorted(len(line) for line, _ in inside)[int(0.98 * len(inside))]
+    going_on = sum(
+        len(line) >= _LENGTH * longest
+        and not following[0].isupper()
+        and not "\u0e00" <= following[0] <= "\u0eff"
+        for line, following in inside
+    )
+    ending = sum(line[-1] in _MARKS + _STOPS for line, _ in inside)
     return (
         longest >= _SHORTEST
-        and sum(length >= _LENGTH * longest for length in lengths) >= most
+        and going_on >= _MOST * len(inside)
         and ending < _ENDING * len(inside)
     )
