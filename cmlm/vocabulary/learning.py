@@ -229,6 +229,8 @@ def _cut(
 ) -> tuple[list[tuple[str, int]], Set[str]]:
     """Cuts long words into parts of `_MAX_WORD_LENGTH` characters.
 
+    The later parts of a word begin with `##`.
+
     Args:
         words: words and their counts.
         once: words that occur once.
@@ -240,7 +242,8 @@ def _cut(
     alone = set()
     for word, number in words:
         for begin in range(0, len(word), _MAX_WORD_LENGTH):
-            part = word[begin : begin + _MAX_WORD_LENGTH]
+            joiner = wordpiece.JOINER if begin else ""
+            part = joiner + word[begin : begin + _MAX_WORD_LENGTH]
             (alone.add if word in once and part not in counts else alone.discard)(part)
             counts[part] += number
     return list(counts.items()), alone

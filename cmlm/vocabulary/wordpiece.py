@@ -22,7 +22,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Set
 
-_JOINER = "##"
+JOINER = "##"
 _ITERATIONS = 4
 
 
@@ -32,7 +32,7 @@ class Learner:
     A learner needs about 200 bytes for each distinct suffix of the words.
 
     Args:
-        words: words and their counts.
+        words: words and their counts. A later part of a word begins with `##`.
         reserved: tokens that always come first.
         max_length: most characters of a word; longer words are ignored.
         max_characters: number of most frequent characters to use; words with other
@@ -54,16 +54,22 @@ class Learner:
         words = [
             (word, count)
             for word, count in words
-            if len(word) <= max_length and word not in taken
+            if len(word.removeprefix(JOINER)) <= max_length and word not in taken
         ]
         frequency = count_characters(words)
         ranked = sorted(frequency.items(), key=lambda item: (-item[1], item[0]))
         allowed = {character for character, _ in ranked[:max_characters]}
-        self._words = [(word, n) for word, n in words if allowed.issuperset(word)]
+        self._words = [
+            (word, n)
+            for word, n in words
+            if allowed.issuperset(word.removeprefix(JOINER))
+        ]
         # Words that occur once come last, for `_suffixes`.
         self._words.sort(key=lambda item: item[0] in once)
         self._once = once
-        self._characters = sorted({c for word, _ in self._words for c in word})
+        self._characters = sorted(
+            {c for word, _ in self._words for c in word.removeprefix(JOINER)}
+        )
         # In the first iteration a piece may begin anywhere.
         self._anywhere = self._suffixes(None)
 
@@ -102,9 +108,9 @@ class Learner:
         alone: set[str] = set()
         for word, number in self._words:
             is_once = word in self._once
-            anywhere = pieces is None
-            for begin in range(len(word)) if anywhere else _beginnings(word, pieces):
-                suffix = _JOINER + word[begin:] if begin else word
+            anywhere = range(_begin(word), len(word))
+            for begin in anywhere if pieces is None else _beginnings(word, pieces):
+                suffix = JOINER + word[begin:] if begin else word
                 if is_once:
                     (alone.discard if suffix in counts else alone.add)(suffix)
                 counts[suffix] += number
@@ -126,7 +132,7 @@ class Learner:
         }
         for character in self._characters:
             pieces.setdefault(character, 1)
-            pieces.setdefault(_JOINER + character, 1)
+            pieces.setdefault(JOINER + character, 1)
         return pieces
 
 
@@ -134,9 +140,14 @@ def count_characters(words: Iterable[tuple[str, int]]) -> collections.Counter:
     """Counts the characters of words and their counts."""
     counts: collections.Counter = collections.Counter()
     for word, count in words:
-        for character in word:
+        for character in word.removeprefix(JOINER):
             counts[character] += count
     return counts
+
+
+def _begin(word: str) -> int:
+    """Returns the position of the first character behind `##`."""
+    return len(JOINER) if word.startswith(JOINER) else 0
 
 
 def _beginnings(word: str, pieces: dict[str, int]) -> list[int]:
@@ -145,10 +156,10 @@ def _beginnings(word: str, pieces: dict[str, int]) -> list[int]:
     Every character of the word is a piece, so some piece always matches.
     """
     found = []
-    begin, length = 0, len(word)
+    begin, length = _begin(word), len(word)
     while begin < length:
         found.append(begin)
-        prefix = _JOINER if begin else ""
+        prefix = JOINER if begin else ""
         end = length
         while prefix + word[begin:end] not in pieces:
             end -= 1
