@@ -557,21 +557,16 @@ def test_a_best_checkpoint_without_its_metric_counts(one_device, batches, tmp_pa
     assert not best.offer({"cmlm/loss": 4.0}) and best.offer({"cmlm/loss": 2.0})
 
 
-def test_a_damaged_best_checkpoint_is_chosen_anew(
-    one_device, batches, tmp_path, caplog
-):
-    caplog.set_level("INFO", "cmlm")
+def test_a_truncated_best_checkpoint_is_named(one_device, batches, tmp_path):
     trainer = build(one_device, batches)
     settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/loss")
     trainer.optimizer.iterations.assign(1)
     BestCheckpoint(str(tmp_path), settings, trainer, {}).offer({"cmlm/loss": 1.0})
     (data,) = (tmp_path / model_dir.BEST).glob("*.data-*")
     data.write_bytes(data.read_bytes()[:9])
-    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
-    assert "best/ was chosen before its files were damaged: the run" in caplog.text
-    trainer.optimizer.iterations.assign(2)
-    assert best.offer({"cmlm/loss": 2.0})
-    assert [path.stem for path in (tmp_path / "best").glob("*.index")] == ["ckpt-2"]
+    with pytest.raises(UserError, match=r"best/ckpt-1 is damaged, or .*") as caught:
+        BestCheckpoint(str(tmp_path), settings, trainer, {})
+    assert "\n" not in str(caught.value)
 
 
 def test_a_best_metric_that_validation_lacks_is_said(one_device, batches, tmp_path):

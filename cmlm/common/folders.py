@@ -38,7 +38,10 @@ def matching(pattern: str) -> list[str]:
             "this file, or write a narrower pattern)"
         ) from error
     return sorted(
-        path
-        for path in found
-        if not (tf.io.gfile.isdir(path) or path_names.leftover(os.path.basename(path)))
+        path for path in found if not (tf.io.gfile.isdir(path) or _is_unfinished(path))
     )
+
+
+def _is_unfinished(path: str) -> bool:
+    name = path_names.leftover(os.path.basename(path))
+    return name is not None and name["kind"] == "tmp"

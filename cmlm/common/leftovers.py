@@ -158,7 +158,8 @@ def set_aside(directory: str, names: Sequence[str]) -> str:
 
 def remove_aside(directory: str) -> None:
     """Removes what `set_aside` returns, unless another process does."""
-    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(directory)
 
 
 def _is_own(entry: str, names: Iterable[str]) -> bool:

@@ -88,8 +88,8 @@ _ABBREVIATIONS = {
 _PART = 5_000
 _PART_END = re.compile(
     # sentencex keeps these brackets whole, so no border lies inside.
-    rf"[（<{{][^）>}}]{{0,{_LONGEST_QUOTATION}}}[）>}}]"
-    rf"|《[^》]{{0,{_LONGEST_QUOTATION}}}》"
+    rf"[（<{{][^）>}}]{{0,{_LONGEST_QUOTATION}}}+[）>}}]"
+    rf"|《[^》]{{0,{_LONGEST_QUOTATION}}}+》"
     rf"|(?P<border>(?:[。！？．]|(?<=[{_HAN_AND_KANA}])[.!?]) *)"
     rf"(?=[{_HAN_AND_KANA}A-Z（《])"
 )

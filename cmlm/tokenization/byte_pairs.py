@@ -34,7 +34,7 @@ _WORD = (
 # Between these two characters one word ends and another begins, whatever follows.
 _END_OF_WORD = rf"\p{{L}}[^\p{{L}}]|\p{{N}}[^\p{{N}}]|[^{_SPACE}][{_SPACE}]"
 # A long text is cut at the first end of a word in this many characters.
-_SEARCHED = 256
+_SEARCHED = 1024
 _NO_RANK = np.iinfo(np.int64).max
 # The windows of a long word begin this many bytes apart. A window is twice as long.
 _STRIDE = 64

@@ -15,7 +15,6 @@ import tensorflow as tf
 from cmlm.common import scratch, workers
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
-from cmlm.errors import UserError
 from cmlm.modeling import latest, restoring
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.training import finite, metrics_log
@@ -93,10 +92,9 @@ class Checkpoints:
 class BestCheckpoint:
     """The checkpoint with the best value of one validation metric.
 
-    Values of another metric, on other data, of a run before this one, or in damaged
-    files do not count: their checkpoint stays until the first validation. Every worker
-    must build it, and call it. It reads `metrics.jsonl`, so build it before the log of
-    this start.
+    Values of another metric, on other data, or of a run before this one do not count:
+    their checkpoint stays until the first validation. Every worker must build it, and
+    call it. It reads `metrics.jsonl`, so build it before the log of this start.
 
     Args:
         directory: the model_dir.
@@ -135,27 +133,18 @@ class BestCheckpoint:
         path = self._manager.latest_checkpoint
         if not (self._metric and path):
             return
-        reason = self._take(directory, path, chosen_by, chosen_on)
-        if reason and workers.is_chief(trainer.strategy) and chooses:
-            logger.info("best/ was chosen %s: the run chooses it anew", reason)
-
-    def _take(
-        self, directory: str, path: str, chosen_by: str, chosen_on: Mapping[str, Any]
-    ) -> str:
-        """Takes the value of the checkpoint, or returns why it does not count."""
-        try:
-            if others := _differences(path, chosen_by, chosen_on):
-                return f"with another {', '.join(others)}"
-            # A run that begins, perhaps again, has no best value.
-            if not self._trainer.step or not workers.on_chief(
-                self._trainer.strategy,
-                lambda: _is_of_this_run(directory, path, self._metric),
-            ):
-                return f"by a validation that is not in {model_dir.METRICS}"
+        strategy, reason = trainer.strategy, ""
+        if others := _differences(path, chosen_by, chosen_on):
+            reason = f"with another {', '.join(others)}"
+        # A run that begins, perhaps again, has no best value.
+        elif not trainer.step or not workers.on_chief(
+            strategy, lambda: _is_of_this_run(directory, path, self._metric)
+        ):
+            reason = f"by a validation that is not in {model_dir.METRICS}"
+        if not reason:
             restoring.restore(path, best_value=self._value)
-        except UserError:
-            return "before its files were damaged"
-        return ""
+        elif workers.is_chief(strategy) and chooses:
+            logger.info("best/ was chosen %s: the run chooses it anew", reason)
 
     def offer(self, metrics: Mapping[str, float]) -> str:
         """Saves a checkpoint if `metrics` are the best so far.
