@@ -159,7 +159,7 @@ def main(_) -> None:
         results["bytes"] = sizes = split(FLAGS.input, folder)
         read = {
             name: words.count(
-                [os.path.join(folder, f"{name}.test.txt")],
+                {None: [os.path.join(folder, f"{name}.test.txt")]},
                 Rules(FLAGS.lower_case),
                 1 << 40,
             )

@@ -94,7 +94,7 @@ def test_a_learnt_vocabulary_reads_its_text_and_any_ascii(text_file, tmp_path):
     assert tokens == vocabulary_file.load(path)
     assert 110 < len(tokens) <= 220
     tokenizer = WordPiece(path)
-    counts = words.count([text_file], Rules(), 1 << 30).counts
+    counts = words.count({None: [text_file]}, Rules(), 1 << 30).counts
     found = coverage.measure(tokenizer, counts)
     assert found.unknown_tokens == 0.0
     assert 1.0 <= found.tokens_per_word < 1.5

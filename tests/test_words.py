@@ -12,12 +12,12 @@ from cmlm.vocabulary import words
 def test_words_are_counted_as_a_plain_reader_counts_them(text_file):
     with open(text_file) as file:
         found = re.findall(r"\w+|[^\w\s]", file.read().lower().replace("\u00e9", "e"))
-    counted = words.count([text_file], Rules(), 1 << 30)
+    counted = words.count({None: [text_file]}, Rules(), 1 << 30)
     assert counted == words.WordCounts(collections.Counter(found), len(found))
 
 
 def test_cased_counts_and_the_limit_on_text(text_file):
-    counts = words.count([text_file], Rules(False), 1).counts
+    counts = words.count({None: [text_file]}, Rules(False), 1).counts
     assert (
         counts["Caf\u00e9"] == counts["The"] == words.LINES_PER_CHUNK
     )  # a chunk is counted whole
@@ -29,7 +29,7 @@ def test_memory_is_bounded_by_forgetting_rare_words(tmp_path):
     lines = [f"always often{number % 50} once{number}" for number in range(20_000)]
     path = tmp_path / "text.txt"
     path.write_text("\n".join(lines))
-    counted = words.count([str(path)], Rules(), 1 << 30, max_words=3000)
+    counted = words.count({None: [str(path)]}, Rules(), 1 << 30, max_words=3000)
     assert counted.total == 60_000
     assert len(counted.counts) <= 3000
     assert counted.counts["always"] == 20_000
@@ -42,7 +42,7 @@ def test_columns_share_the_bound_of_their_language(tmp_path):
         (tmp_path / name).write_text("twice\ttwice\n" * 3 + "".join(lines))
     plain, pairs = ([str(tmp_path / name)] for name in ("plain.txt", "pairs.tsv"))
     texts = {None: plain, 0: pairs, 1: pairs}
-    counted = words.count_columns(texts, Rules(), 1 << 30, max_words=3000)
+    counted = words.count(texts, Rules(), 1 << 30, max_words=3000)
     assert len(counted.counts) <= 3000
     assert counted.counts["twice"] == 12
 

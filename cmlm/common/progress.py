@@ -126,7 +126,8 @@ def _living_stderr() -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EPIPE, errno.EIO):
             # The reader does not come back. A full disk may have space again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), sys.stderr.fileno())
 
 
 def duration(seconds: float) -> str:

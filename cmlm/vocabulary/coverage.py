@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -80,7 +80,7 @@ def unknown_shares(
         for path in some:
             with files_lib.open_text(path) as stream:
                 lines = list(itertools.islice(stream, -(-_LINES // len(some))))
-            for name, column in _by_language(language, path, lines):
+            for name, column in words.split_columns(language, path, lines, "\t"):
                 # An empty file has no line to tell the type.
                 texts = tf.constant(column, tf.string)
                 tokens = tokenizer.tokenize(texts).flat_values.numpy()
@@ -89,16 +89,3 @@ def unknown_shares(
         language: float(unknown / max(total, 1))
         for language, (unknown, total) in counts.items()
     }
-
-
-def _by_language(
-    language: str, path: str, lines: list[str]
-) -> Iterator[tuple[str, list[str]]]:
-    """Yields (language, texts) of some lines of a file."""
-    languages = words.columns(language, path)
-    if len(languages) == 1:
-        yield language, lines
-        return
-    rows = [line.split("\t", 1) for line in lines]
-    for column, name in enumerate(languages):
-        yield name, [row[column] for row in rows if len(row) > column]

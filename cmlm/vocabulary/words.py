@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import heapq
 from collections.abc import Iterator, Mapping
+from typing import AnyStr
 
 import numpy as np
 import tensorflow as tf
@@ -71,6 +72,20 @@ def columns(language: str, path: str) -> tuple[str, ...]:
     return (first, second) if is_bitext else (language,)
 
 
+def split_columns(
+    language: str, path: str, lines: list[AnyStr], tab: AnyStr
+) -> Iterator[tuple[str, list[AnyStr]]]:
+    """Yields (language, texts) of some lines of a file; see `columns`."""
+    languages = columns(language, path)
+    if len(languages) == 1:
+        yield language, lines
+        return
+    first, second = languages
+    rows = [line.partition(tab) for line in lines]
+    yield first, [row[0] for row in rows]
+    yield second, [row[2] for row in rows]
+
+
 def by_column(files: Mapping[str, list[str]]) -> dict[str, dict[int | None, list[str]]]:
     """Sorts files by language and column; the column is None except in bitext."""
     found: dict[str, dict[int | None, list[str]]] = {}
@@ -90,29 +105,19 @@ def count_languages(
 
     Args:
         files: text in the training format or bitext, by language or pair of languages.
-        rules, max_text_bytes: see `count_columns`.
+        rules, max_text_bytes: see `count`.
         number: number of most frequent words to return of each language.
 
     Yields:
         A language and its words, one language at a time to save memory.
     """
     for language, texts in by_column(files).items():
-        yield language, count_columns(texts, rules, max_text_bytes).top(number)
-
-
-def count(
-    files: list[str],
-    rules: Rules,
-    max_text_bytes: int,
-    max_words: int = MAX_DISTINCT_WORDS,
-) -> WordCounts:
-    """Counts the words of files in one language; see `count_columns`."""
-    return count_columns({None: files}, rules, max_text_bytes, max_words)
+        yield language, count(texts, rules, max_text_bytes).top(number)
 
 
 # AutoGraph's search for Python control flow takes longer than counting a small text.
 @tf.autograph.experimental.do_not_convert
-def count_columns(
+def count(
     texts: Mapping[int | None, list[str]],
     rules: Rules,
     max_text_bytes: int,

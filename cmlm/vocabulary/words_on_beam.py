@@ -208,7 +208,7 @@ class CountWords(beam.DoFn):
         with beam_files.open_bytes(path) as raw:
             lines = read_range(raw, path, start)
             while chunk := list(itertools.islice(lines, words.LINES_PER_CHUNK)):
-                for name, texts in _by_column(language, path, chunk):
+                for name, texts in words.split_columns(language, path, chunk, b"\t"):
                     found = self._splitter.split(tf.constant(texts))
                     for word, count in collections.Counter(found).items():
                         yield (name, word.decode()), count
@@ -216,20 +216,6 @@ class CountWords(beam.DoFn):
 
     def finish_bundle(self):
         self._progress.flush()
-
-
-def _by_column(
-    language: str, path: str, lines: list[bytes]
-) -> Iterator[tuple[str, list[bytes]]]:
-    """Yields (language, texts) of some lines of a file; see `words.columns`."""
-    languages = words.columns(language, path)
-    if len(languages) == 1:
-        yield language, lines
-        return
-    first, second = languages
-    rows = [line.partition(b"\t") for line in lines]
-    yield first, [row[0] for row in rows]
-    yield second, [row[2] for row in rows]
 
 
 def read_range(raw: BinaryIO, path: str, start: int) -> Iterator[bytes]:
