@@ -294,6 +294,26 @@ def test_a_run_of_another_case_is_refused_before_its_first_step(
     )
 
 
+def test_a_run_logs_the_share_of_cut_lines(text_file, tmp_path, caplog):
+    caplog.set_level("INFO", "cmlm")
+
+    def logged(name, **values):
+        caplog.clear()
+        values = {f"task.cmlm.{key}": value for key, value in values.items()}
+        config = run_config(text_file, **values)
+        building.build(Stage(config, str(tmp_path / name)))
+        return [
+            (entry.levelname, entry.getMessage().partition(" lines")[0])
+            for entry in caplog.records
+            if entry.getMessage().startswith("cut at")
+        ]
+
+    assert logged("a") == [("INFO", "cut at 16 tokens: 0.0% of the")]
+    short = {"train_data.seq_length": 4}
+    assert logged("b", **short) == [("WARNING", "cut at 4 tokens: 100.0% of the")]
+    assert logged("c", passages=True) == []
+
+
 def test_a_resumed_run_keeps_the_rules_of_its_vocabulary(text_file, tmp_path):
     path = str(tmp_path / "v.txt")
     learning.learn(

@@ -1,6 +1,7 @@
 """Vocabularies are checked when read, and learnt ones cover their text."""
 
 import collections
+import dataclasses
 import itertools
 import resource
 
@@ -209,13 +210,22 @@ def test_long_words_teach_their_parts():
 
 def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
     tokenizer = WordPiece(write(tmp_path / "v.txt", [*SPECIAL, "the", "cat"]))
-    texts = {"a.txt": "the cat\ndog\n", "b.txt": "", "pairs.tsv": "the\n"}
+    texts = {
+        "a.txt": "the cat\ndog\nthe\tcat the\n",
+        "b.txt": "",
+        "pairs.tsv": "the cat the\n",
+    }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     paths = {name: str(tmp_path / name) for name in texts}
     files = {"en": [paths["a.txt"], paths["b.txt"]], "en-de": [paths["pairs.tsv"]]}
-    found = coverage.unknown_shares(tokenizer, files)
-    assert found == {"en": pytest.approx(1 / 4), "de": 0.0}
+    # Of each tab-separated text alone; [CLS] and [SEP] count.
+    shares = coverage.shares(tokenizer, files, 4)
+    assert {name: dataclasses.astuple(found) for name, found in shares.items()} == {
+        "en": pytest.approx((1 / 9, 1 / 4)),
+        "de": (0.0, 0.0),
+    }
+    assert coverage.shares(tokenizer, files, 3)["en"].cut == 3 / 4
 
 
 def test_bitext_counts_for_the_languages_of_its_columns(tmp_path, caplog):

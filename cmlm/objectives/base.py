@@ -91,6 +91,11 @@ class ObjectiveConfig(hyperparams.Config):
         """Whether an example takes more than one line of a text."""
         return False
 
+    @property
+    def reads_passages(self) -> bool:
+        """Whether it fills its sequences with several lines of a text."""
+        return False
+
     def load_data(self, work_dir: str, reads_documents: bool) -> Data:
         """Finds and checks the data (see `DataConfig.load`)."""
         train = self.train_data.load(work_dir, reads_documents)

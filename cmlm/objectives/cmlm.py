@@ -35,6 +35,10 @@ class CmlmConfig(MaskedTextConfig):
 
     reads_documents = True
 
+    @property
+    def reads_passages(self) -> bool:
+        return self.passages
+
     def check_model(self, prefix: str, model: EncoderConfig) -> None:
         super().check_model(prefix, model)
         objective = prefix.rstrip(".")

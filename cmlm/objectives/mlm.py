@@ -22,6 +22,10 @@ class MlmConfig(MaskedTextConfig):
     passages: bool = False
 
     @property
+    def reads_passages(self) -> bool:
+        return self.passages
+
+    @property
     def reads_documents(self) -> bool:
         return self.passages
 

@@ -118,7 +118,13 @@ def prepare(start: Start) -> tuple[dict[str, Data], Tokenizer]:
         # A resumed run may have new text.
         if start.writes:
             text = merge(entry.train for entry in data.values())
-            of_run.check_coverage(config.vocabulary, tokenizer, text, _remedy(start))
+            of_run.check_coverage(
+                config.vocabulary,
+                tokenizer,
+                text,
+                _remedy(start),
+                config.task.longest_sequence(of_lines=True),
+            )
 
     workers.on_chief(strategy, check_coverage)
     return data, tokenizer

@@ -14,7 +14,7 @@ from cmlm.common import files as files_lib
 from cmlm.tokenization.base import Tokenizer
 from cmlm.vocabulary import words
 
-# The part of a language's text that `unknown_shares` reads.
+# The part of a language's text that `shares` reads.
 _FILES = 16
 _LINES = 20_000
 
@@ -61,10 +61,24 @@ def measure(tokenizer, counts: collections.Counter) -> Coverage:
     )
 
 
-def unknown_shares(
-    tokenizer: Tokenizer, files: Mapping[str, list[str]]
-) -> dict[str, float]:
-    """Returns the share of [UNK] among the tokens of a text, by language.
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """Shares of the text of one language.
+
+    Attributes:
+        unknown: share of tokens that are [UNK].
+        cut: share of lines that hold a text above the longest sequence; blank lines do
+            not count.
+    """
+
+    unknown: float
+    cut: float
+
+
+def shares(
+    tokenizer: Tokenizer, files: Mapping[str, list[str]], seq_length: int
+) -> dict[str, Shares]:
+    """Returns the shares of [UNK] and of cut texts, by language.
 
     A part of the text is read: the first lines of some files, evenly spaced. In bitext
     (`en-de=FILES.tsv`), the first column is in the first language, the others in the
@@ -73,8 +87,10 @@ def unknown_shares(
     Args:
         tokenizer: the tokenizer to judge.
         files: text, bitext or NLI data, by language.
+        seq_length: the longest sequence in tokens, [CLS] and [SEP] included.
     """
-    counts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(2, int))
+    # Tokens that are [UNK], tokens, lines that are cut, lines.
+    counts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(4, int))
     for language, paths in files.items():
         some = paths[:: -(-len(paths) // _FILES)]
         for path in some:
@@ -82,10 +98,18 @@ def unknown_shares(
                 lines = list(itertools.islice(stream, -(-_LINES // len(some))))
             for name, column in words.split_columns(language, path, lines, "\t"):
                 # An empty file has no line to tell the type.
-                texts = tf.constant(column, tf.string)
-                tokens = tokenizer.tokenize(texts).flat_values.numpy()
-                counts[name] += (np.sum(tokens == tokenizer.unk_id), len(tokens))
+                texts = tf.strings.split(tf.constant(column, tf.string), "\t")
+                tokens = tokenizer.tokenize(texts.flat_values)
+                lengths = texts.with_values(tokens.row_lengths())
+                longest = tf.reduce_max(lengths, axis=1).numpy()
+                ids = tokens.flat_values.numpy()
+                counts[name] += (
+                    np.sum(ids == tokenizer.unk_id),
+                    len(ids),
+                    np.sum(longest > seq_length - 2),
+                    np.sum(longest > 0),
+                )
     return {
-        language: float(unknown / max(total, 1))
-        for language, (unknown, total) in counts.items()
+        language: Shares(float(unknown / max(total, 1)), float(cut / max(lines, 1)))
+        for language, (unknown, total, cut, lines) in counts.items()
     }

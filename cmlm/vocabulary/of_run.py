@@ -16,8 +16,9 @@ from cmlm.vocabulary.settings import VocabularyConfig
 
 logger = logging.getLogger(__name__)
 
-# A larger share of [UNK] gets a warning.
+# Larger shares of [UNK] and of cut texts get a warning.
 _SUSPICIOUS_SHARE = 0.02
+_SUSPICIOUS_CUTS = 0.5
 # The run that has made a vocabulary, in the origin of its record.
 _RUN = "run"
 
@@ -189,25 +190,32 @@ def check_coverage(
     tokenizer: Tokenizer,
     files: Mapping[str, list[str]],
     remedy: str,
+    seq_length: int,
 ) -> None:
-    """Logs the share of [UNK] in the training text, and refuses text of [UNK]s.
+    """Logs the shares of [UNK] and of cut lines, and refuses text of [UNK]s.
 
     Args:
         config: the largest share, and the rules for the message.
         tokenizer: the tokenizer of the run.
-        files: the training data by language, see `coverage.unknown_shares`.
+        files: the training data by language, see `coverage.shares`.
         remedy: what to take for a text of [UNK]s, for the message.
+        seq_length: the length in tokens at which the run cuts lines; 0: it cuts none.
 
     Raises:
         UserError: a language has more than `config.max_unknown_share`.
     """
-    shares = coverage.unknown_shares(tokenizer, files)
-    logger.info(
-        "[UNK]: %s of the tokens (%s)",
-        ", ".join(f"{name} {share:.2%}".lstrip() for name, share in shares.items()),
-        tokenizer.rules,
-    )
-    for language, share in shares.items():
+    shares = coverage.shares(tokenizer, files, seq_length)
+    unknown = {name: share.unknown for name, share in shares.items()}
+    logger.info("[UNK]: %s of the tokens (%s)", _listed(unknown, 2), tokenizer.rules)
+    if seq_length:
+        cut = {name: share.cut for name, share in shares.items()}
+        logger.log(
+            logging.WARNING if max(cut.values()) > _SUSPICIOUS_CUTS else logging.INFO,
+            "cut at %d tokens: %s of the lines; seq_length sets this limit",
+            seq_length,
+            _listed(cut, 1),
+        )
+    for language, share in unknown.items():
         of = f"{share:.1%} of the {language} tokens".replace("  ", " ")
         if share > config.max_unknown_share:
             raise UserError(
@@ -221,3 +229,9 @@ def check_coverage(
                 "case",
                 of,
             )
+
+
+def _listed(shares: Mapping[str, float], digits: int) -> str:
+    """Formats shares by language in percent."""
+    parts = (f"{name} {share:.{digits}%}".lstrip() for name, share in shares.items())
+    return ", ".join(parts)
