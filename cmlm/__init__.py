@@ -37,13 +37,25 @@ def load(
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    `precision` is float32 or bfloat16; `dimensions` keeps the first N dimensions, 0:
-    all; `prompt` precedes every text; `prompts` are named: encode(prompt_name="query").
-    The other arguments are flags of cmlm.encode. None keeps the model's own value.
+    None keeps the model's own value of an argument. The function sets variables of
+    TensorFlow and gRPC that are not set.
 
-    Returns an encoder: `encode(texts)` gives float32 [n, dim], `similarity(a, b)` gives
-    cosines, [n, m], `search(queries, corpus, k)` cosines and rows, [n, min(k, m)].
-    Raises cmlm.errors.UserError. Sets variables of TensorFlow and gRPC if unset.
+    Args:
+        model: a path or an address, as `cmlm encode --model` takes it.
+        precision: of the layers, float32 or bfloat16; vectors are float32.
+        prompt: a text that precedes every text; "" removes the default prompt.
+        prompts: such texts by name, for `encode(texts, prompt_name="query")`.
+        dimensions: keep the first N dimensions of each vector; 0: all.
+        pooling: mean, max, cls or pooler.
+        sentence_vector: pooled, or projected for a run of CMLM.
+        seq_length: the longest text in tokens; `encode` cuts longer texts.
+
+    Returns:
+        An encoder: `encode(texts)` gives float32 [n, dim], `similarity(a, b)` gives
+        cosines, [n, m], `search(queries, corpus, k)` cosines and rows, [n, min(k, m)].
+
+    Raises:
+        cmlm.errors.UserError: an argument is not allowed, or the model does not open.
     """
     from cmlm.common import native_log
     from cmlm.errors import naming_arguments
@@ -110,7 +122,7 @@ def score(
 
     Returns the metrics of each task, accuracies and correlations times 100: {"trec":
     {"accuracy": 74.2}}. Raises cmlm.errors.UserError if an argument is not allowed, or
-    a task's data is missing; the command would score the other tasks.
+    the data of a task is missing. (`cmlm evaluate` scores the other tasks then.)
     """
     from cmlm.errors import UserError, naming_arguments, needing, shown
 
@@ -170,6 +182,9 @@ def averages(scores: dict[str, dict[str, float]]) -> dict[str, float]:
     >>> import cmlm
     >>> cmlm.averages({"mr": {"accuracy": 80.0}, "cr": {"accuracy": 90.0}})
     {'senteval': 85.0, 'senteval/labse': 85.0}
+
+    Returns the averages by name; an average needs two of its parts. Raises
+    cmlm.errors.UserError if `scores` has another type.
     """
     from cmlm.errors import UserError, shown
     from cmlm.evaluation import averages

@@ -263,7 +263,10 @@ def _check_flags() -> None:
         cli.refuse_given(("cells", "probes"), "with --index=ivf, pq or auto")
     both = FLAGS["one_to_one"].present and FLAGS["repeat_sentences"].present
     if both and FLAGS.one_to_one == FLAGS.repeat_sentences:
-        raise UserError("--one_to_one and --repeat_sentences contradict each other")
+        raise UserError(
+            "--one_to_one and --repeat_sentences contradict each other; allowed: one "
+            "of them"
+        )
     if not FLAGS.output.endswith((".tsv", ".tsv.gz")):
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a name in .tsv or .tsv.gz"

@@ -46,7 +46,7 @@ flags.DEFINE_enum(
     "paper",
     choices.NGRAM_FORMS,
     "Score: PMI divided by the length (paper), or the released code's log C(w) - sum "
-    "log C(w_k).",
+    "log C(w_k) (released).",
 )
 flags.DEFINE_enum(
     "counts",

@@ -149,7 +149,10 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
                 )
             language = components_file.check_language(language)
             if language in sources:
-                raise UserError(f"--{flag} is {value}; {language} is given twice")
+                raise UserError(
+                    f"--{flag} is {value}; allowed: each language once, and {language} "
+                    "is given twice"
+                )
             sources[language] = (flag, files.expand(path))
     return sources
 

@@ -85,7 +85,10 @@ def build_strategy(runtime: config_definitions.RuntimeConfig) -> tf.distribute.S
 
 def _tpu(address: str | None) -> tf.distribute.TPUStrategy:
     if address is None:
-        raise UserError("--distribution_strategy=tpu needs --tpu=NAME (or local)")
+        raise UserError(
+            "--tpu is not given; allowed with --distribution_strategy=tpu: the name of "
+            "a TPU, or local"
+        )
     try:
         return distribute_utils.get_distribution_strategy("tpu", tpu_address=address)
     # The search asks Google's services, whose clients raise errors of their own.

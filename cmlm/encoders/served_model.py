@@ -98,7 +98,10 @@ class ServedModel(abc.ABC):
             check_sentences(languages, "languages")
         row = of_text(signature)
         if row.takes_language and languages is None:
-            raise UserError(f"signature {signature} needs a language for each sentence")
+            raise UserError(
+                f"languages is None; allowed with the signature {signature}: a "
+                "language for each sentence"
+            )
         if languages is not None and not row.takes_language:
             raise UserError(f"signature {signature} takes no languages")
         if languages is not None and len(languages) != len(sentences):

@@ -98,7 +98,10 @@ def run(
         if not stats["languages"]:
             print(report.summary(stats))
             kind = "pair" if settings.is_bitext else "document"
-            raise UserError(f"no {kind} of --input is left")
+            raise UserError(
+                f"the steps dropped every {kind} of --input; allowed: fewer --steps, "
+                "or other text (the counts above name the reasons)"
+            )
         _refuse_other_encoding(stats, settings)
         path = os.path.join(directory, "stats.json")
         json_files.write(path, stats, indent=1, ensure_ascii=False)

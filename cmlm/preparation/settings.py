@@ -107,8 +107,8 @@ def languages_of(wanted: str, layout: str, steps: Collection[str]) -> tuple[str,
             sentences.check_language(part)
     if not identified and len(codes) > 1:
         raise UserError(
-            f"--language is {wanted}; several languages need the step `language`, which"
-            " identifies them"
+            f"--language is {wanted}; allowed: one language, or the step `language`, "
+            "which identifies several"
         )
     if is_bitext and set(steps) - {"duplicate_lines"}:
         raise UserError(
@@ -117,7 +117,7 @@ def languages_of(wanted: str, layout: str, steps: Collection[str]) -> tuple[str,
     unknown = sorted(set(codes) - set(filters.identified_languages()))
     if identified and unknown:
         raise UserError(
-            f"--language is {unknown[0]}; CLD2 identifies:"
-            f" {' '.join(filters.identified_languages())}"
+            f"--language is {unknown[0]}; allowed with the step `language`: "
+            f"{' '.join(filters.identified_languages())}"
         )
     return tuple(dict.fromkeys(codes))

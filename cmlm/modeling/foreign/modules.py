@@ -94,7 +94,7 @@ def pooling_config(mode: str, width: int) -> dict:
     chosen = pooling.POOLINGS[mode].sentence_transformers
     if not chosen:
         raise UserError(
-            f"model.pooling is {mode!r}; sentence-transformers has: "
+            f"model.pooling is {mode!r}; allowed for a Hugging Face folder: "
             f"{', '.join(POOLINGS.values())}"
         )
     return {
