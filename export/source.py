@@ -131,7 +131,7 @@ def open_weights():
     """
     import tensorflow as tf
 
-    from cmlm.encoders import model_dir, opening
+    from cmlm.encoders import model_dir, opening, pretrained
     from cmlm.encoders.opened_weights import resolve_seq_length
 
     # --precision of export.tfhub concerns the files, not the weights.
@@ -145,7 +145,10 @@ def open_weights():
             "checkpoint without .index"
         )
     if FLAGS["from"].value:
-        opened = opening.open_weights(FLAGS["from"].value, reading)
+        path = FLAGS["from"].value
+        opened = opening.open_weights(path, reading)
+        default = opened.tokenizer.prompt
+        pretrained.warn_without_default(path, opened.prompts, default, reading)
     else:
         if not model_dir.is_model_dir(FLAGS.model_dir):
             _refuse_foreign(FLAGS.model_dir)

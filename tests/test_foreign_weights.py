@@ -529,8 +529,8 @@ def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
     source = foreign.find(str(folder))
     stated = json.loads((folder / modules.PROMPTS).read_text())["prompts"]
     assert (source.prompts, source.prompt) == (stated, "")
-    opened = opening.open_weights(str(folder))
-    assert opened.tokenizer.prompt == ""
+    encoder = opening.open_encoder(str(folder))
+    assert not encoder.info.get("prompt")
     (warning,) = warnings_of(caplog)
     assert (
         "e5 has named prompts but no default prompt: 'query: ' (query), 'pass"
@@ -552,11 +552,11 @@ def test_prompts_are_left_to_the_user(tmp_path, default, caplog):
 def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
     folder = write_folder(tmp_path / "e5")
     write_prompts(folder, None)
-    opening.open_weights(str(folder), Reading(prompts={"query": "Q: "}))
+    opening.open_encoder(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
     assert "has named prompts but no default prompt: 'Q: ' (query); name one" in warning
     caplog.clear()
-    opening.open_weights(str(folder), Reading(prompts={}))
+    opening.open_encoder(str(folder), Reading(prompts={}))
     assert warnings_of(caplog) == []
 
 
@@ -564,8 +564,8 @@ def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
 def test_a_chosen_prompt_is_no_warning(prompt, tmp_path, caplog):
     folder = write_folder(tmp_path / "e5")
     write_prompts(folder, "query")
-    opened = opening.open_weights(str(folder), Reading(prompt=prompt))
-    assert opened.tokenizer.prompt == prompt
+    encoder = opening.open_encoder(str(folder), Reading(prompt=prompt))
+    assert encoder.info.get("prompt", "") == prompt
     assert warnings_of(caplog) == []
 
 

@@ -96,15 +96,24 @@ def test_a_named_prompt_precedes_the_text(encoder, plain):
         encoder.encode(TEXTS, prompt_name="q")
 
 
-@pytest.mark.parametrize("form", ["run", "export"])
+@pytest.mark.parametrize("form", ["run", "checkpoint", "export"])
 def test_an_encoder_without_a_default_prompt_warns(form, source, exported, caplog):
-    model = source if form == "run" else exported
+    model = {"run": source, "checkpoint": f"{source}/ckpt-3", "export": exported}[form]
     opening.open_encoder(model, Reading(prompt_name="query"))
     opening.open_encoder(model, Reading(prompt=""))
     assert "default prompt" not in caplog.text
     opening.open_encoder(model)
-    assert f"{model} has named prompts but no default prompt: " in caplog.text
+    said = f"{model} has named prompts but no default prompt: "
+    assert caplog.text.count(said) == 1
     assert "(query)" in caplog.text
+
+
+def test_an_export_command_warns_of_no_default_prompt(source, tmp_path):
+    done = commands.run(
+        "export.huggingface", f"--from={source}", f"--output={tmp_path / 'out'}"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("has named prompts but no default prompt: ") == 1
 
 
 @pytest.mark.parametrize("form", ["run", "export"])
@@ -345,6 +354,7 @@ def test_flags_of_prompts():
 # ----------------------------------------------------------------- commands
 
 
+@pytest.mark.large
 def test_names_without_a_signature_are_named(tmp_path):
     names = ["pcr=a ", "normalized=a ", "s 2=a ", "query=a "]
     source = model_dirs.write(tmp_path / "run", **{"model.prompts": names})
@@ -399,6 +409,7 @@ def test_the_page_searches_with_prompts(server):
     assert 'vectors("query", [' in page and 'vectors("passage", texts)' in page
 
 
+@pytest.mark.large
 def test_encode_selects_prompts(exported, plain, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("".join(f"{line}\n" for line in TEXTS))
@@ -496,8 +507,9 @@ def test_mining_gives_each_side_its_prompt(
         )
 
 
+@pytest.mark.large
 def test_mining_with_the_prompt_of_one_side(source, mined, tmp_path):
-    """The other side has the prompt of all texts; so have both in other processes."""
+    """The other side has the prompt of all texts, also where Beam opens the model."""
     folder, *_ = mined
     job = [f"--bitext={folder}/bitext.tsv", "--score", "--threshold=-1"]
     scores = {}
@@ -505,15 +517,19 @@ def test_mining_with_the_prompt_of_one_side(source, mined, tmp_path):
         "sides": ["--source_prompt_name=query", "--target_prompt_name=passage"],
         "source": ["--prompt_name=passage", "--source_prompt_name=query"],
         "target": ["--prompt=the cat ", "--target_prompt_name=passage"],
-        "workers": ["--prompt_name=query", "--target_prompt_name=passage"],
+        # Beam in one process: everything is pickled, as for other machines.
+        "beam": [
+            *("--prompt_name=query", "--target_prompt_name=passage"),
+            "--beam_options=--direct_num_workers=1",
+        ],
     }.items():
-        workers = ["--workers=2"] if name == "workers" else []
-        mine(source, job, tmp_path / f"{name}.tsv", *given, *workers)
+        mine(source, job, tmp_path / f"{name}.tsv", *given)
         scores[name] = np.loadtxt(tmp_path / f"{name}.scores")
     for found in scores.values():
         np.testing.assert_allclose(found, scores["sides"], atol=2e-6)
 
 
+@pytest.mark.large
 def test_vectors_of_another_prompt_are_not_mined(source, mined, tmp_path):
     folder, *_ = mined
     for side, name in (("source", "query"), ("target", "passage")):

@@ -59,10 +59,8 @@ def open_encoder(
         return _fixed(external.open_encoder(model), reading, model)
     forks.refuse(model)
     encoder = _open_local(place, model, reading)
-    if place.kind != "weights":
-        # `pretrained.load_weights` has warned of others.
-        default = encoder.info.get("prompt") or ""
-        pretrained.warn_without_default(model, encoder.prompts, default, reading)
+    default = encoder.info.get("prompt") or ""
+    pretrained.warn_without_default(model, encoder.prompts, default, reading)
     _warn_of_slow_precision(encoder)
     return encoder
 

@@ -237,7 +237,6 @@ def load_weights(
             "dimensions: the first %d of %d",
             *(model.config.dimensions, model.config.hidden_size),
         )
-    warn_without_default(path, model.config.named_prompts, tokenizer.prompt, reading)
     if source.normalized:
         logger.info(
             "%s scales its vectors to length 1; here, only the signature `normalized` "
