@@ -108,6 +108,7 @@ def test_cross_validation_then_test_is_the_toolkits():
     assert dev == pytest.approx(best, abs=0.1)
 
 
+@pytest.mark.large
 def test_folds_of_a_training_set_have_the_toolkits_grid():
     """Classes of different size want a C that InnerKFold's grid lacks."""
     random = np.random.default_rng(0)
@@ -181,7 +182,37 @@ def test_a_perceptron_learns_what_no_line_separates():
         for kind in classifier.ABOUT
     }
     assert found["mlp"] > 0.95
-    assert max(found["logistic"], found["logistic-adam"]) < 0.9
+    assert max(found[kind] for kind in found.keys() - {"mlp"}) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("kind", "batches", "epochs"),
+    [
+        ("logistic-adam", [64, 36], 4),
+        ("logistic-cmlm", [16] * 6 + [4], 6),
+        ("mlp", [64, 36], 4),
+    ],
+)
+def test_a_network_has_its_batches_and_epochs(monkeypatch, kind, batches, epochs):
+    """The published settings: `batch_size`, and `epoch_size` before a measurement."""
+    sizes, predictions = [], []
+    update, logits = perceptron.Networks.update, perceptron.Networks.logits
+
+    def counting_update(networks, x, targets):
+        sizes.append(len(x))
+        update(networks, x, targets)
+
+    def counting_logits(networks, x):
+        predictions.append(len(x))
+        return logits(networks, x)
+
+    monkeypatch.setattr(perceptron.Networks, "update", counting_update)
+    monkeypatch.setattr(perceptron.Networks, "logits", counting_logits)
+    x, y = blobs(100, 2, seed=0)
+    classifier.validation_then_test(x, y, x, y, x, 0, kind)
+    measurements = len(predictions) - 2  # After training, it predicts both parts.
+    assert measurements >= 6
+    assert sizes == batches * epochs * measurements
 
 
 @pytest.mark.filterwarnings("error")

@@ -70,6 +70,7 @@ def configure(tmp_path, *arguments):
         return train.configure()
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("origin", ["run", "folder"])
 def test_a_run_starts_from_the_chosen_layers(origin, run, request, tmp_path):
     path, own = request.getfixturevalue(origin), str(tmp_path / "run")
