@@ -92,6 +92,18 @@ def test_prepare_without_a_sentence_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["text.txt"]
 
 
+def test_a_folder_of_short_files_in_utf16_without_a_mark_is_refused(tmp_path):
+    for number in range(6):
+        text = f"Dear Ada, this is letter {number}.\n\nThe next one is late.\n"
+        (tmp_path / f"{number}.txt").write_bytes(text.encode("utf-16-le"))
+    names = f"--input={tmp_path}/?.txt", f"--output={tmp_path}/out"
+    done = run("prepare", *names, "--steps=length", "--workers=1")
+    assert done.returncode == 1 and not (tmp_path / "out").exists()
+    # A NUL behind the last line feed is a line.
+    said = "error: --input is not UTF-8: 24 of its 24 lines have a NUL byte; `iconv"
+    assert said in done.stderr
+
+
 @pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
 def test_a_folder_of_short_files_in_another_encoding_is_refused(tmp_path, steps):
     """Each file has too few lines to be refused alone."""

@@ -155,6 +155,19 @@ def test_utf16_is_refused(tmp_path, layout, pack):
         read(path, layout)
 
 
+@pytest.mark.parametrize("layout", ["lines", "wrapped", "wikitext", "tsv"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_without_a_mark_is_refused_behind_its_last_line(
+    tmp_path, layout, encoding
+):
+    path = tmp_path / "a.txt"
+    path.write_bytes("Grüße.\tTwo.\n\n".encode(encoding) * 10)
+    with pytest.raises(UserError) as caught:
+        read(path, layout)
+    assert "a.txt is not UTF-8: " in str(caught.value)
+    assert " lines have a NUL byte; `iconv -f UTF-16LE" in str(caught.value)
+
+
 XZ = lzma.compress(b"One.\tTwo.\n")
 
 

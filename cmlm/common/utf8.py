@@ -50,12 +50,34 @@ def refuse_other_encoding(name: str, invalid: int, lines: int, first: int = 0) -
         lines: number of all its lines.
         first: number of the first invalid line; 0 for several files.
     """
-    if invalid > max(_MAX_INVALID_SHARE * lines, _FEW_INVALID):
+    if _too_many(invalid, lines):
         where = f", line {first} first" if first else ""
         raise UserError(
             f"{name} is not UTF-8: {invalid:,} of its {lines:,} lines have invalid"
             f" bytes{where}; {_CURE}"
         )
+
+
+def refuse_nul_bytes(name: str, with_nul: int, lines: int) -> None:
+    """Raises UserError if text has so many lines with a NUL byte that it is UTF-16.
+
+    UTF-16 needs no mark at its beginning.
+
+    Args:
+        name: the file, or the flag of several files.
+        with_nul: number of its lines with a NUL byte.
+        lines: number of all its lines.
+    """
+    if _too_many(with_nul, lines):
+        raise UserError(
+            f"{name} is not UTF-8: {with_nul:,} of its {lines:,} lines have a NUL byte;"
+            " `iconv -f UTF-16LE -t UTF-8 OLD > NEW` converts UTF-16 of Windows,"
+            " UTF-16BE the other byte order"
+        )
+
+
+def _too_many(faulty: int, lines: int) -> bool:
+    return faulty > max(_MAX_INVALID_SHARE * lines, _FEW_INVALID)
 
 
 class Lines(io.TextIOWrapper):

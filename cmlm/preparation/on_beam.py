@@ -10,7 +10,9 @@ import tempfile
 from concurrent import futures
 
 from cmlm.common import (
+    beam_counts,
     beam_files,
+    beam_progress,
     beam_runner,
     choices,
     files,
@@ -85,7 +87,7 @@ def run(
         _scratch(directory) if local else contextlib.nullcontext() as waiting,
     ):
         counts_path = os.path.join(directory, "counts.json")
-        progress = beam_runner.Progress(size, afterwards="comparing and writing")
+        progress = beam_progress.Progress(size, afterwards="comparing and writing")
         beam_runner.run(
             lambda pipeline: assembly.build(
                 pipeline, settings, directory, counts_path, progress, readers, waiting
@@ -94,7 +96,7 @@ def run(
             workers,
             progress,
         )
-        stats = report.statistics(beam_runner.read_counts(counts_path), settings)
+        stats = report.statistics(beam_counts.read_counts(counts_path), settings)
         if not stats["languages"]:
             print(report.summary(stats))
             kind = "pair" if settings.is_bitext else "document"
@@ -124,9 +126,12 @@ def _refuse_other_encoding(stats: dict, settings: Settings) -> None:
 
     A web archive has pages of any encoding.
     """
-    invalid = stats["source"].get(raw_lines.INVALID, 0)
-    if settings.layout != "wet" and invalid:
-        lines = stats["source"][raw_lines.LINES]
+    source = stats["source"]
+    with_nul = source.get(raw_lines.NUL_LINES, 0)
+    invalid = source.get(raw_lines.INVALID, 0)
+    if settings.layout != "wet" and (with_nul or invalid):
+        lines = source[raw_lines.LINES]
+        utf8.refuse_nul_bytes("--input", with_nul, lines)
         utf8.refuse_other_encoding("--input", invalid, lines)
 
 

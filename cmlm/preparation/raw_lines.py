@@ -11,13 +11,14 @@ import itertools
 import zlib
 from collections.abc import Iterator
 
-from cmlm.common import beam_runner, packing, utf8
+from cmlm.common import beam_progress, packing, utf8
 
 # A longer record or line is skipped; a longer document is cut.
 MAX_BYTES = 10 << 20
 INVALID = "invalid UTF-8 replaced"
-# The count of the lines of text as they stand in the file.
+# The counts of the lines of text as they stand in the file, and of those with a NUL.
 LINES = "lines"
+NUL_LINES = "lines with a NUL byte"
 
 
 class Damaged(Exception):
@@ -27,7 +28,7 @@ class Damaged(Exception):
 class _Meter(io.RawIOBase):
     """A raw stream that counts the bytes read."""
 
-    def __init__(self, raw, progress: beam_runner.Progress | None):
+    def __init__(self, raw, progress: beam_progress.Progress | None):
         super().__init__()
         self._raw, self._progress, self.bytes = raw, progress, 0
 
@@ -53,7 +54,7 @@ class Unpacked(io.RawIOBase):
         damage: why the stream ended early, or "".
     """
 
-    def __init__(self, raw, path: str, progress: beam_runner.Progress | None):
+    def __init__(self, raw, path: str, progress: beam_progress.Progress | None):
         super().__init__()
         self._meter = _Meter(raw, progress)
         self._stream = io.BufferedReader(self._meter, 1 << 20)
@@ -99,7 +100,8 @@ class Lines:
     one inside, too.
 
     Behind the last line, text in another encoding than UTF-8 raises a UserError. The
-    counts receive the number of lines so far, under LINES.
+    counts receive the number of lines so far, under LINES, and those with a NUL byte,
+    under NUL_LINES.
 
     Args:
         unpacked: the stream.
@@ -117,11 +119,14 @@ class Lines:
             line = self.stream.readline(MAX_BYTES)
             if not line or (self._unpacked.damage and line[-1:] != b"\n"):
                 # An incomplete last line is dropped.
+                utf8.refuse_nul_bytes(self._path, self._counts[NUL_LINES], index)
                 utf8.refuse_other_encoding(
                     self._path, self._counts[INVALID], index, first_invalid
                 )
                 return
             self._counts[LINES] = index + 1
+            if b"\0" in line:
+                self._counts[NUL_LINES] += 1
             if len(line) == MAX_BYTES and line[-1:] != b"\n":
                 while line and line[-1:] != b"\n":
                     line = self.stream.readline(MAX_BYTES)

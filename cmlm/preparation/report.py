@@ -67,7 +67,7 @@ def summary(stats: dict) -> str:
     text = [f"read: {counted(documents, 'document')}, {counted(lines, 'line')}"]
     if is_bitext:
         text = [f"read: {counted(lines, 'pair')}"]
-    sizes = ("files", raw_lines.LINES)
+    sizes = ("files", raw_lines.LINES, raw_lines.NUL_LINES)
     told = {k: n for k, n in stats["source"].items() if k not in sizes}
     if told:
         text.append(f"  {_listed(told)}")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from cmlm.common import beam_files, beam_runner, packing, utf8
+from cmlm.common import beam_files, beam_progress, packing, utf8
 from cmlm.errors import UserError
 from cmlm.preparation import raw_lines
 from cmlm.preparation.layouts import bitext, text, web_archives, wikipedia
@@ -47,7 +47,7 @@ def read(
     layout: str,
     counts: Counter,
     text_field: str = "text",
-    progress: beam_runner.Progress | None = None,
+    progress: beam_progress.Progress | None = None,
     part: int = 0,
     parts: int = 1,
 ) -> Iterator[tuple[int, list[str]]]:
@@ -70,7 +70,7 @@ def read(
         OtherLayoutError: the beginning of the file has another layout.
         UserError: the file is UTF-16, or packed in another way than its name says; or,
             at the end, it is text of which more than a tenth of the lines, and more
-            than ten, are not UTF-8.
+            than ten, are not UTF-8 or have a NUL byte.
     """
     position = -1
     of_file: Counter = Counter()
