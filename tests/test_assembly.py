@@ -12,7 +12,7 @@ import commands
 import numpy as np
 import pytest
 
-from cmlm.common import beam_runner, packing
+from cmlm.common import beam_counts, beam_runner, packing
 from cmlm.errors import UserError
 from cmlm.preparation import (
     assembly,
@@ -75,7 +75,7 @@ def prepare(chosen, directory, workers=1, beam_options="", readers=1, scratch=No
         beam_options,
         workers,
     )
-    stats = report.statistics(beam_runner.read_counts(counts), chosen)
+    stats = report.statistics(beam_counts.read_counts(counts), chosen)
     found = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.glob("*/*.gz"))

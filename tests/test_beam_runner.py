@@ -15,11 +15,11 @@ from apache_beam.options import pipeline_options
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 from apache_beam.runners.portability import local_job_service
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_counts, beam_progress, beam_runner
 from cmlm.errors import UserError
 
 
-class CountWords(beam_runner.CountingDoFn):
+class CountWords(beam_counts.CountingDoFn):
     """Words of lines; a line `bad` is a mistake of the user."""
 
     def process(self, line):
@@ -40,12 +40,12 @@ def count(lines, path, **arguments):
             pipeline
             | beam.Create(lines)
             | beam.Reshuffle()
-            | beam.ParDo(CountWords()).with_outputs(beam_runner.COUNTS, main="words")
+            | beam.ParDo(CountWords()).with_outputs(beam_counts.COUNTS, main="words")
         )
-        beam_runner.write_counts([found[beam_runner.COUNTS]], str(path))
+        beam_counts.write_counts([found[beam_counts.COUNTS]], str(path))
 
     beam_runner.run(build, **arguments)
-    return beam_runner.read_counts(str(path))
+    return beam_counts.read_counts(str(path))
 
 
 class NoWorkers(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
@@ -155,14 +155,14 @@ def test_a_job_service_that_gives_no_end_is_one_line(tmp_path):
 
 def test_a_pipeline_that_never_runs_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    progress = beam_runner.Progress(3)
+    progress = beam_progress.Progress(3)
     with pytest.raises(UserError, match="it has no --runer"):
         beam_runner.run(lambda pipeline: None, "--runer=FlinkRunner", 1, progress)
     assert not os.listdir(tmp_path)
 
 
 def test_progress_of_several_processes_adds_up(capfd):
-    progress = beam_runner.Progress(300)
+    progress = beam_progress.Progress(300)
     # Other processes that get it pickled, as Beam's workers do. A fork of this process,
     # which has threads, may wait for ever for a lock that one of them held.
     work = (

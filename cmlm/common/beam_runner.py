@@ -1,8 +1,7 @@
-"""Runs Beam pipelines for commands: runner, progress bar, exact counts.
+"""Runs Beam pipelines for commands, on this machine or with another runner.
 
     def build(pipeline):
-        outputs = pipeline | ... | beam.ParDo(Drop()).with_outputs(COUNTS, main="kept")
-        write_counts([outputs[COUNTS]], path)
+        pipeline | ... | beam.ParDo(...)
 
     run(build, beam_options=FLAGS.beam_options, workers=FLAGS.workers)
 
@@ -17,33 +16,24 @@ only little data, or paths of files, through such steps: see `preparation.spilli
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import io
-import json
 import logging
-import os
 import re
 import shlex
 import signal
 import sys
-import tempfile
 import threading
-import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import apache_beam as beam
 import grpc
-from apache_beam import pvalue
 from apache_beam.options import pipeline_options
 
-from cmlm.common import beam_files, machine, path_names
-from cmlm.common.progress import Bar
+from cmlm.common import machine, path_names
+from cmlm.common.beam_progress import Progress
 from cmlm.errors import UserError, did_you_mean
 
-# The tag of the output with the counts of a `CountingDoFn`.
-COUNTS = "counts"
 # The variables that set the threads of a process: of FAISS and of TensorFlow.
 _THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
@@ -299,115 +289,3 @@ def _why_unreachable(failure: Exception) -> str | None:
 def _unusable(beam_options: str, reason: str) -> UserError:
     given = " ".join(beam_options.split())
     return UserError(f"--beam_options is {given!r}; Beam: {' '.join(reason.split())}")
-
-
-class CountingDoFn(beam.DoFn):
-    """A DoFn with counts that are exact on every runner.
-
-    Beam's own counters may count repeated work twice. These counts travel with the data
-    as pairs (name, number) in the tagged output COUNTS. A subclass adds to
-    `self.counts`, and calls `super()` if it overrides `start_bundle`.
-    """
-
-    def start_bundle(self):
-        self.counts: collections.Counter = collections.Counter()
-
-    def finish_bundle(self):
-        for item in sorted(self.counts.items()):
-            item = beam.window.GlobalWindows.windowed_value(item)
-            yield pvalue.TaggedOutput(COUNTS, item)
-        self.counts.clear()
-
-
-def write_counts(counts: Iterable[beam.PCollection], path: str) -> None:
-    """Writes the summed COUNTS outputs of all transforms to one JSON file."""
-    (
-        tuple(counts)
-        | "Flatten counts" >> beam.Flatten().with_output_types(tuple[str, int])
-        | "Sum counts" >> beam.CombinePerKey(sum)
-        | "List counts" >> beam.combiners.ToList()
-        | "Write counts" >> beam.Map(_write_counts, path)
-    )
-
-
-def _write_counts(counts: list[tuple[str, int]], path: str) -> None:
-    with beam_files.atomic_text(path) as output:
-        json.dump(dict(sorted(counts)), output, indent=1, ensure_ascii=False)
-
-
-def read_counts(path: str) -> collections.Counter:
-    """Reads a file that `write_counts` has written."""
-    with beam_files.open_bytes(path) as file:
-        return collections.Counter(json.load(file))
-
-
-class Progress:
-    """A progress bar for several processes of this machine.
-
-    The workers call `add`, which appends to one file. The main process calls `shown`,
-    which reads the file. Workers on other machines do not see the file: their `add`
-    does nothing, and the bar shows only the elapsed time.
-
-    Args:
-        total: the amount that makes 100 %.
-        unit: the unit of the amount.
-        afterwards: the description of the bar after 100 %.
-        description: the description of the bar until then.
-    """
-
-    def __init__(
-        self, total: int, unit: str = "B", afterwards: str = "", description: str = ""
-    ):
-        self._description = description
-        self._total, self._unit, self._afterwards = total, unit, afterwards
-        # The file is there only while the bar is shown.
-        name = f"cmlm-progress-{uuid.uuid4().hex}"
-        self._path = os.path.join(tempfile.gettempdir(), name)
-        self._pending, self._written = 0, 0.0
-
-    def add(self, amount: int) -> None:
-        """Counts finished work; fast enough for a call with every record."""
-        self._pending += amount
-        now = time.monotonic()
-        if now - self._written > 0.5:
-            self.flush()
-            self._written = now
-
-    def flush(self) -> None:
-        """Writes the amounts since the last write; call it at the end of a bundle."""
-        if self._pending and os.path.exists(self._path):
-            # A short write in append mode is atomic: the processes' lines do not mix.
-            with open(self._path, "a", encoding="ascii") as file:
-                file.write(f"{self._pending}\n")
-        self._pending = 0
-
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Shows the bar until the block ends, then deletes the file."""
-        open(self._path, "x", encoding="ascii").close()
-        ended = threading.Event()
-        thread = threading.Thread(target=self._follow, args=(ended,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-            os.remove(self._path)
-
-    def _follow(self, ended: threading.Event) -> None:
-        bar = Bar(
-            total=self._total,
-            desc=self._description or None,
-            unit=self._unit,
-            unit_scale=True,
-        )
-        with bar, open(self._path, encoding="ascii") as file:
-            last = False
-            while not last:
-                last = ended.wait(0.5)
-                bar.update(sum(map(int, file.read().split())))
-                if bar.n >= self._total:
-                    bar.set_description(self._afterwards, refresh=False)
-                if sys.stderr.isatty():
-                    bar.refresh()

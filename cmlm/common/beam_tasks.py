@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import apache_beam as beam
 from apache_beam.utils import shared
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_progress, beam_runner
 from cmlm.common.protocols import Task
 
 
@@ -30,7 +30,7 @@ def run(
         start, numbers, what, left: as there.
         beam_options, workers: see `beam_runner.run`.
     """
-    progress = beam_runner.Progress(left, " sentences", description=what)
+    progress = beam_progress.Progress(left, " sentences", description=what)
 
     def build(pipeline):
         (
@@ -60,7 +60,7 @@ class _Do(beam.DoFn):
         progress: receives the numbers of finished sentences.
     """
 
-    def __init__(self, start: Callable[[], Task], progress: beam_runner.Progress):
+    def __init__(self, start: Callable[[], Task], progress: beam_progress.Progress):
         self._start, self._progress = start, progress
         self._shared = shared.Shared()
 

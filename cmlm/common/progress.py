@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import tqdm
 
@@ -167,6 +167,7 @@ def bar(
     description: str = "",
     unit: str = "sentences",
     disable: bool = False,
+    iterable: Iterable | None = None,
 ) -> Bar:
     """Opens a progress bar on stderr.
 
@@ -175,8 +176,10 @@ def bar(
         description: shown before the bar.
         unit: the name of the units, in the plural.
         disable: whether to show nothing.
+        iterable: what a loop over the bar yields; each item is a unit.
     """
     return Bar(
+        iterable,
         total=total,
         desc=description or None,
         unit=f" {unit}",

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import sentencex
 
 from cmlm.common.choices import TEXT_LAYOUTS
-from cmlm.common.progress import Bar
+from cmlm.common.progress import bar
 from cmlm.errors import UserError
 
 # A "sentence" of more characters is a table, a list of names or binary data.
@@ -335,8 +335,7 @@ def write_sentences(
         read: Iterable[str] = lines
         if progress:
             name = path.rsplit("/", 1)[-1]
-            # Short work shows no bar.
-            read = Bar(lines, name, unit=" lines", leave=False, delay=1)
+            read = bar(None, name, "lines", iterable=lines)
         open_document = False
         for paragraph in paragraphs(read, layout):
             if paragraph is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import apache_beam as beam
 from apache_beam import pvalue
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_counts, beam_progress
 from cmlm.preparation import documents, repeats, spilling, spreading, steps, writing
 from cmlm.preparation.settings import Settings
 
@@ -26,7 +26,7 @@ def build(
     settings: Settings,
     directory: str,
     counts_path: str,
-    progress: beam_runner.Progress | None = None,
+    progress: beam_progress.Progress | None = None,
     readers: int = 1,
     scratch: str | None = None,
 ) -> None:
@@ -58,7 +58,7 @@ def build(
     text = {"text": parts.spilled("text", spread.text), **decided}
     grouped = text | "shards" >> beam.CoGroupByKey()
     parts.counted("write", grouped, writing.WriteShard(settings, directory), limits)
-    beam_runner.write_counts(parts.counts, counts_path)
+    beam_counts.write_counts(parts.counts, counts_path)
 
 
 class _Parts:
@@ -80,9 +80,9 @@ class _Parts:
     ) -> beam.PCollection:
         """Applies a `CountingDoFn` and gathers its counts."""
         outputs = collection | label >> beam.ParDo(do_fn, *args).with_outputs(
-            beam_runner.COUNTS, main="kept"
+            beam_counts.COUNTS, main="kept"
         )
-        self.counts.append(outputs[beam_runner.COUNTS])
+        self.counts.append(outputs[beam_counts.COUNTS])
         return outputs.kept
 
     def spilled(self, label: str, collection: beam.PCollection) -> beam.PCollection:
@@ -92,7 +92,7 @@ class _Parts:
     def cleaned(
         self,
         pipeline: beam.Pipeline,
-        progress: beam_runner.Progress | None,
+        progress: beam_progress.Progress | None,
         readers: int,
     ) -> beam.PCollection:
         """Reads documents and applies the steps that work on single documents."""

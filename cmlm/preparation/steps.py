@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Iterator
 
-from cmlm.common import beam_runner
+from cmlm.common import beam_counts, beam_progress
 from cmlm.data import sentences
 from cmlm.errors import UserError
 from cmlm.preparation import documents, filters, quality, sources
@@ -25,7 +25,7 @@ def count_name(kind: str, step: str, unit: str, language: str = "", reason: str 
     return SEPARATOR.join([kind, step, unit, language, reason])
 
 
-class ReadDocuments(beam_runner.CountingDoFn):
+class ReadDocuments(beam_counts.CountingDoFn):
     """(index, path, part, parts) to the documents of one part of a file."""
 
     def __init__(
@@ -33,7 +33,7 @@ class ReadDocuments(beam_runner.CountingDoFn):
         layout: str,
         language: str,
         text_field: str,
-        progress: beam_runner.Progress | None,
+        progress: beam_progress.Progress | None,
     ):
         self._layout, self._language = layout, language
         self._text_field, self._progress = text_field, progress
@@ -58,7 +58,7 @@ class ReadDocuments(beam_runner.CountingDoFn):
             self.counts[count_name("source", "read", "told", "", reason)] += amount
 
 
-class Step(beam_runner.CountingDoFn):
+class Step(beam_counts.CountingDoFn):
     """Changes or drops a document. A subclass defines `name` and `apply`.
 
     Attributes:

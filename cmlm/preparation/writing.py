@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import apache_beam as beam
 import numpy as np
 
-from cmlm.common import beam_files, beam_runner
+from cmlm.common import beam_counts, beam_files
 from cmlm.preparation import deduplication, documents, repeats, spreading
 from cmlm.preparation.settings import Settings
 from cmlm.preparation.steps import count_name
@@ -133,7 +133,7 @@ def first_sentences(lines: list[str], number: int, is_bitext: bool) -> list[str]
     return kept
 
 
-class WriteShard(beam_runner.CountingDoFn):
+class WriteShard(beam_counts.CountingDoFn):
     """(shard key, grouped inputs) to the file of the shard."""
 
     def __init__(self, settings: Settings, directory: str):

@@ -22,7 +22,15 @@ from typing import BinaryIO
 import apache_beam as beam
 import tensorflow as tf
 
-from cmlm.common import beam_files, beam_runner, files, packing, utf8
+from cmlm.common import (
+    beam_counts,
+    beam_files,
+    beam_progress,
+    beam_runner,
+    files,
+    packing,
+    utf8,
+)
 from cmlm.data import streams
 from cmlm.errors import UserError
 from cmlm.tokenization.rules import Rules
@@ -64,7 +72,7 @@ def count_and_smooth(
         for path in of:
             ranges += [(language, path, start) for start in _starts(path)]
             sizes[path] = _size(path)
-    progress = beam_runner.Progress(sum(sizes.values()))
+    progress = beam_progress.Progress(sum(sizes.values()))
     totals_path, words_path = f"{work_path}.totals.json", f"{work_path}.words.tsv"
 
     def build(pipeline):
@@ -86,13 +94,13 @@ def count_and_smooth(
             )
             | "Totals" >> beam.CombinePerKey(sum)
         )
-        beam_runner.write_counts([totals], totals_path)
+        beam_counts.write_counts([totals], totals_path)
         _write_smoothed(counted, totals, exponent, number, words_path)
 
     tf.io.gfile.makedirs(os.path.dirname(work_path) or ".")
     try:
         beam_runner.run(build, beam_options, workers, progress)
-        totals = beam_runner.read_counts(totals_path)
+        totals = beam_counts.read_counts(totals_path)
         smoothed = _read(words_path)
     finally:
         for path in (totals_path, words_path):
@@ -196,7 +204,7 @@ class CountWords(beam.DoFn):
         progress: advances by the bytes read from disk, before unpacking.
     """
 
-    def __init__(self, rules: Rules, progress: beam_runner.Progress):
+    def __init__(self, rules: Rules, progress: beam_progress.Progress):
         self._rules = rules
         self._progress = progress
 
