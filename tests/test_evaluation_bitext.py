@@ -8,7 +8,7 @@ from encoders import Table
 from sklearn.metrics import precision_recall_fscore_support
 
 from cmlm.errors import UserError
-from cmlm.evaluation import catalogue, store
+from cmlm.evaluation import averages, catalogue, published, store
 from cmlm.evaluation.data_dir import DataDir, MissingData
 from cmlm.evaluation.tasks import bitext
 
@@ -159,6 +159,12 @@ def test_un_corpus_through_the_index(tmp_path):
     assert scores["accuracy_forward/fr"] == pytest.approx(60)
     # English to French: "two" finds deux; "uno" finds any row but its own, all at 0.
     assert scores["accuracy_backward/fr"] in (80, 100)
+    # LaBSE's direction leads (its page on TF Hub), as in the published row.
+    assert task.main_metric == "accuracy_backward"
+    (group,) = [group for group in averages.GROUPS if group.name == "un"]
+    printed = {key for row in published.ROWS for key in row.scores if key[0] == "un"}
+    assert printed == {key for keys in group.parts.values() for key in keys}
+    assert ("un", "accuracy_backward/fr") in printed
     assert (scores["sentences"], scores["exact"]) == (5, 1)
     (tmp_path / "un" / "UNv1.0.6way.fr").write_text("un\n")
     with pytest.raises(UserError, match="not line by line"):

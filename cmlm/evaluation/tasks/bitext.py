@@ -187,14 +187,18 @@ class UnCorpus(base.PartedTask[Bitext]):
     translation. Up to 10**10 cosines (100,000 sentences a side) the search is exact; a
     larger search uses the approximate index of `cmlm.mine`. The metric `exact` is 1 or
     0 accordingly. Texts take about 400 bytes of memory a sentence; vectors lie on disk.
+
+    As in Tatoeba, `forward` searches English. LaBSE's numbers are `backward`: "for each
+    English sentence we try to find its true translation from a 9.5 million sentence
+    pool from the other language" (https://tfhub.dev/google/LaBSE/1).
     """
 
-    main_metric = "accuracy_forward"
-    shown_metrics = ("accuracy_backward",)
+    main_metric = "accuracy_backward"
+    shown_metrics = ("accuracy_forward",)
     not_ranked = ("sentences", "exact")
     protocol = (
         "P@1 by cosine among the distinct sentences of the corpus, x 100; forward: "
-        "language to English"
+        "language to English; backward: English to language"
     )
     languages = ("ar", "en", "es", "fr", "ru", "zh")
 
