@@ -328,6 +328,21 @@ def test_a_directory_appears_when_it_is_whole(tmp_path):
     assert os.listdir(tmp_path) == ["target"]
 
 
+def test_two_runs_into_one_directory_lose_nothing(tmp_path):
+    target = tmp_path / "target"
+    with pytest.raises(UserError, match="target appeared .*; allowed") as raised:
+        with files.atomic_directory(str(target)) as second:
+            with files.atomic_directory(str(target)) as first:
+                (tmp_path / first / "first").touch()
+            (tmp_path / second / "second").touch()
+    assert os.listdir(target) == ["first"]
+    (own,) = set(os.listdir(tmp_path)) - {"target"}
+    assert f"its output is {tmp_path / own};" in str(raised.value)
+    assert os.listdir(tmp_path / own) == ["second"]
+    leftovers.tidy(str(target))
+    assert sorted(os.listdir(tmp_path)) == ["target", own]
+
+
 def test_an_existing_directory_is_replaced_only_on_request_and_only_by_a_whole_one(
     tmp_path,
 ):

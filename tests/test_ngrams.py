@@ -184,17 +184,29 @@ def test_the_default_drops_rare_n_grams(tmp_path):
     assert max(len(ngram.split()) for ngram in found) == 6
 
 
-def test_counts_beyond_memory_are_on_disk():
+def test_counts_beyond_memory_are_on_disk(monkeypatch):
     random = np.random.default_rng(0)
     keys = [f"k{i}" for i in random.integers(0, 500, 3000)]
+    written = []
+    write = SortedCounts._write
+
+    def counted_write(self, entries):
+        entries = [*entries]
+        written.append(len(entries))
+        return write(self, entries)
+
+    monkeypatch.setattr(SortedCounts, "_write", counted_write)
+    monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     with SortedCounts(lambda a, b: a + b, max_entries=40) as counts:
         counts.update((key, 1) for key in keys)
-        assert len(counts._runs) > 2 and len(counts._entries) < 40
+        assert len(written) > 60 and len(counts._entries) < 40
+        # An entry is written once for each of the four levels.
+        assert sum(written) < 4 * 40 * 75
         want = [(key, keys.count(key)) for key in sorted(set(keys))]
         assert list(counts.items()) == want
         # The corpus is scored in two passes.
         counts.settle()
-        assert len(counts._runs) == 1 and not counts._entries
+        assert not counts._entries
         for _ in range(2):
             assert list(counts.items()) == want
 

@@ -405,7 +405,8 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
 
     Raises:
         UserError: `path` exists and `overwrite` is not set, or `path` cannot be
-            created.
+            created. If another process wrote `path` meanwhile, the message names the
+            place of the new directory.
     """
     path = path_names.followed(path.rstrip("/"))
     temporary, replaced = path_names.temporary(path), path_names.temporary(path, "old")
@@ -423,6 +424,7 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
         try:
             yield temporary
+            _refuse_meanwhile(path, temporary, overwrite)
             if tf.io.gfile.exists(path):
                 tf.io.gfile.rename(path, replaced)
             tf.io.gfile.rename(temporary, path)
@@ -435,6 +437,22 @@ def atomic_directory(path: str, overwrite: bool = False) -> Iterator[str]:
             raise
         if tf.io.gfile.exists(replaced):
             leftovers.remove_directory(replaced)
+
+
+def _refuse_meanwhile(path: str, temporary: str, overwrite: bool) -> None:
+    """Raises UserError if an output appeared that a new one may not replace.
+
+    The new output then gets a name of its own, so neither output is lost.
+    """
+    try:
+        outputs.refuse_existing(path, overwrite)
+    except UserError as error:
+        own = path_names.temporary(path, "new")
+        tf.io.gfile.rename(temporary, own)
+        raise UserError(
+            f"{path} appeared while this command ran, so its output is {own}; allowed: "
+            "one run at a time for an output"
+        ) from error
 
 
 @contextlib.contextmanager

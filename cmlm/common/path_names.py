@@ -82,7 +82,8 @@ def temporary(path: str, kind: str = "tmp") -> str:
 
     Args:
         path: the output.
-        kind: `tmp` for an unfinished output, `old` for one that is being replaced.
+        kind: `tmp` for an unfinished output, `old` for one that is being replaced, and
+            `new` for a finished one whose place is taken; `tidy` leaves this one.
     """
     # The letter tells the name from a date, and from most hashes.
     return f"{path}.{kind}-a{uuid.uuid4().hex[:7]}"

@@ -137,9 +137,14 @@ def _best(
     """Applies `threshold` and `top`; ties go to the alphabetically first n-gram."""
     if config.threshold is not None:
         scored = ((n, value) for n, value in scored if value >= config.threshold)
-    if config.top:
-        return heapq.nsmallest(config.top, scored, key=lambda pair: (-pair[1], pair[0]))
-    return scored
+    if not config.top:
+        return scored
+    scored = iter(scored)
+    first = list(itertools.islice(scored, config.top + 1))
+    if len(first) <= config.top:
+        return first
+    scored = itertools.chain(first, scored)
+    return heapq.nsmallest(config.top, scored, key=lambda pair: (-pair[1], pair[0]))
 
 
 class _ScoreTable:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from cmlm.common import files, scratch
 
-# Runs on disk at a time; when they reach this number, they are merged into one.
+# Runs of a level on disk at a time; at this number, they become one run of the next
+# level. So an entry is written once for each level.
 _MAX_RUNS = 64
 
 
@@ -28,7 +29,7 @@ class SortedCounts:
         self._combine = combine
         self._max_entries = max_entries
         self._entries: dict[str, float] = {}
-        self._runs: list[str] = []
+        self._levels: list[list[str]] = []
         self._number = itertools.count()
 
     def __enter__(self):
@@ -50,31 +51,35 @@ class SortedCounts:
 
     def items(self) -> Iterator[tuple[str, float]]:
         """Yields the keys in sorted order, each once, with their values."""
-        runs = [self._read(run) for run in self._runs]
+        runs = [self._read(run) for run in itertools.chain(*self._levels)]
         if self._entries:
             runs.append(iter(sorted(self._entries.items())))
         return self._merge(runs)
 
     def settle(self) -> None:
         """Merges everything into one run on disk, for repeated reading."""
-        if self._runs:
-            self._write_run()
-            self._merge_runs()
+        if self._levels:
+            self._spill()
+            self._levels = [[self._join([*itertools.chain(*self._levels)])]]
 
     def _spill(self) -> None:
-        self._write_run()
-        if len(self._runs) >= _MAX_RUNS:
-            self._merge_runs()
-
-    def _write_run(self) -> None:
-        self._runs.append(self._write(sorted(self._entries.items())))
+        run = self._write(sorted(self._entries.items()))
         self._entries.clear()
+        for level in itertools.count():
+            if level == len(self._levels):
+                self._levels.append([])
+            self._levels[level].append(run)
+            if len(self._levels[level]) < _MAX_RUNS:
+                return
+            run = self._join(self._levels[level])
+            self._levels[level] = []
 
-    def _merge_runs(self) -> None:
-        merged = self._write(self._merge(map(self._read, self._runs)))
-        for run in self._runs:
+    def _join(self, runs: list[str]) -> str:
+        """Merges runs into a new one, and removes them."""
+        joined = self._write(self._merge(map(self._read, runs)))
+        for run in runs:
             os.remove(run)
-        self._runs = [merged]
+        return joined
 
     def _merge(self, runs) -> Iterator[tuple[str, float]]:
         runs = list(runs)

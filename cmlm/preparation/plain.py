@@ -53,11 +53,13 @@ def split(
 def output_names(paths: Sequence[str]) -> list[str]:
     """Names each output file after its input file; repeated names get a number."""
     names: dict[str, None] = {}
+    # The last number of each name.
+    numbers: collections.Counter = collections.Counter()
     for path in paths:
         stem = path_names.unpacked(os.path.basename(path)).removesuffix(".txt")
-        name, number = f"{stem}.txt.gz", 1
+        name = f"{stem}.txt.gz"
         while name in names:
-            number += 1
-            name = f"{stem}-{number}.txt.gz"
+            numbers[stem] += 1
+            name = f"{stem}-{numbers[stem] + 1}.txt.gz"
         names[name] = None
     return list(names)
