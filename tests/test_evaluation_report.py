@@ -20,7 +20,7 @@ from cmlm.evaluation import (
     tables,
 )
 from cmlm.evaluation.means import mean_of
-from cmlm.evaluation.published import cmlm_paper
+from cmlm.evaluation.published import cmlm_paper, mirror_bert
 from cmlm.evaluation.results import describe
 
 
@@ -204,6 +204,16 @@ def test_a_row_says_that_its_printed_average_is_not_the_mean():
     assert said.endswith("; the mean of the printed numbers is 84.84, not 84.6")
     assert "is 81.11, not 81.2" in notes["3", "CMLM"]
     assert "is 57.71, not 57.3" in notes["5", "XLM-R"]
+
+
+def test_rows_that_others_measured_have_their_own_note():
+    notes = {row.model: row.note for row in cmlm_paper.STS_ROWS}
+    assert "the last layer does not reproduce it" in notes["BERT Mean embeddings"]
+    assert "SBERT's table 1" in notes["Avg. GloVe embeddings"]
+    assert notes["CMLM base"] == "how the subsets of a year are joined is not said"
+    table = [row for row in mirror_bert.STS_ROWS if row.source.endswith("table 3")]
+    counting = {row.model for row in table if "counts padding" in row.note}
+    assert counting == {"BERT, mean", "RoBERTa, mean"}
 
 
 def test_an_average_over_fewer_languages_is_not_shown_beside_those_over_15():

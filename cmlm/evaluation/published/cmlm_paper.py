@@ -44,6 +44,7 @@ SENTEVAL_ROWS = table(
     average="senteval",
     note="mean of five runs",
 )
+_OF_SBERT = "a row of SBERT's table 1; one correlation over all pairs of a year"
 STS_ROWS = table(
     f"{_PAPER} 2",
     STS,
@@ -56,6 +57,13 @@ STS_ROWS = table(
     """,
     average="sts",
     note="how the subsets of a year are joined is not said",
+    notes={
+        "Avg. GloVe embeddings": _OF_SBERT,
+        "BERT Mean embeddings": f"{_OF_SBERT}; the mean of several last layers of "
+        "BERT, so the last layer does not reproduce it (sentence-transformers, issues "
+        "621 and 1165)",
+        "BERT CLS-vector": _OF_SBERT,
+    },
 )
 # How a language's number joins SentEval's tasks is not said.
 XEVAL_ROWS = [

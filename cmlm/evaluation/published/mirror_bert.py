@@ -13,6 +13,7 @@ from __future__ import annotations
 from cmlm.evaluation.published.rows import STS, averages_table, per_part, table
 
 _PAPER = "Liu et al., 2021, https://arxiv.org/abs/2104.08027, table"
+_WITH_PADDING = "the mean counts padding (cambridgeltl/mirror-bert, issue 6)"
 
 WORD_ROWS = table(
     f"{_PAPER} 1 and 16",
@@ -68,6 +69,7 @@ STS_ROWS = [
         """,
         average="sts",
         factor=100,
+        notes={"BERT, mean": _WITH_PADDING, "RoBERTa, mean": _WITH_PADDING},
     ),
     *table(
         f"{_PAPER} 20",

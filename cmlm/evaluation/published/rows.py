@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -51,6 +51,7 @@ def table(
     note: str = "",
     factor: float = 1.0,
     is_ablation: bool = False,
+    notes: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Parses a table.
 
@@ -64,6 +65,7 @@ def table(
         note: the note of all rows.
         factor: scales the numbers to this package's scale, such as 100 for shares of 1.
         is_ablation: whether all rows are ablations.
+        notes: the notes of single rows, by model, in the place of `note`.
     """
     rows = []
     for line in text.strip().splitlines():
@@ -75,10 +77,12 @@ def table(
         mean = values.pop() if average else None
         cells = zip(columns, values, strict=True)
         scores = {key: value for key, value in cells if value is not None}
-        remarks = [note, *_remark_on_mean(mean, list(scores.values()))]
+        model = model.strip()
+        own = (notes or {}).get(model, note)
+        remarks = [own, *_remark_on_mean(mean, list(scores.values()))]
         rows.append(
             Row(
-                model.strip(),
+                model,
                 source,
                 scores,
                 {average: mean} if mean is not None else {},
