@@ -510,7 +510,9 @@ def test_entity_linking_in_folds_and_tables(tmp_path):
 
     table = tmp_path / "cometa" / "splits" / "stratified_general" / "test.csv"
     head = "ID\tTerm\tGeneral SNOMED ID\tExample"
-    write_lines(table, [head, "7\tawake+ache\t1\tI am.", "8\tache\t1\tIt does."])
+    # Cells in quotes, as in CSV.
+    said = '"I say ""awake""."'
+    write_lines(table, [head, f'7\t"awake+ache"\t1\t{said}', "8\tache\t1\tIt does."])
     names = ["1||No Sleep", "2||Ache"]
     write_lines(tmp_path / "cometa" / "COMETA_id_sf_dictionary.txt", names)
     task, data = read("cometa", tmp_path)

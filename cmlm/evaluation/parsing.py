@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cmlm.common import path_names
 from cmlm.common.counts import counted
 from cmlm.errors import UserError, listed, shown
+
+# A cell of CSV with quotes.
+_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
@@ -71,6 +75,20 @@ def csv_rows(
         if cells is None:
             return
         yield number, cells
+
+
+def unquoted(rows: list[list[str]]) -> list[list[str]]:
+    """Removes the quotes of CSV from a file in which every quote belongs to them.
+
+    Some copies of a tab-separated set write `"a ""word"" here"`, others leave the cells
+    plain.
+    """
+    if not all(_QUOTED.fullmatch(cell) for row in rows for cell in row if '"' in cell):
+        return rows
+    return [
+        [cell[1:-1].replace('""', '"') if '"' in cell else cell for cell in row]
+        for row in rows
+    ]
 
 
 def check_columns(

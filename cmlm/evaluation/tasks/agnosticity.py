@@ -40,8 +40,6 @@ _MAPPED = 40
 # Stands in PAWS-X for a missing translation; its authors ask users to remove it.
 _UNTRANSLATED = "NS"
 _LABELS = {"0": 0, "1": 1}
-# A cell of CSV with quotes.
-_QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 
 
 @dataclasses.dataclass
@@ -138,7 +136,7 @@ class _Layout:
 
     def sentences(self, source: DataDir, path: str) -> list[str]:
         """The first sentence of each pair."""
-        numbered = list(enumerate(_unquoted(source.table(path, 2)), 1))
+        numbered = list(enumerate(parsing.unquoted(source.table(path, 2)), 1))
         column, label = 0, 2
         if self.has_header:
             _, head = numbered.pop(0)
@@ -157,19 +155,6 @@ def _translated(columns: dict[str, list[str]]) -> dict[str, list[str]]:
         row for row in zip(*columns.values(), strict=True) if _UNTRANSLATED not in row
     ]
     return {name: [row[place] for row in rows] for place, name in enumerate(columns)}
-
-
-def _unquoted(rows: list[list[str]]) -> list[list[str]]:
-    """Removes the quotes of CSV from a file in which every quote belongs to them.
-
-    Some copies of PAWS-X write `"a ""word"" here"`, others leave the cells plain.
-    """
-    if not all(_QUOTED.fullmatch(cell) for row in rows for cell in row if '"' in cell):
-        return rows
-    return [
-        [cell[1:-1].replace('""', '"') if '"' in cell else cell for cell in row]
-        for row in rows
-    ]
 
 
 _LAYOUTS = (

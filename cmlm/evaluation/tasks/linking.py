@@ -19,9 +19,9 @@ its own, as in the released code: of equal names with different concepts, the fi
 is the nearest. (The released files of the other corpora unite the concepts of equal
 names.) AskAPatient has ten folds, `AskAPatient.fold-N.test.preprocessed_query.txt`,
 with rows of `concept||mention`; its score is the mean over them. COMETA has tables with
-columns `Term` and `General SNOMED ID`. Mirror-BERT tests on the split
-`stratified_general` and tunes on `zeroshot_general`. A `+` or `|` of COMETA belongs to
-the mention.
+columns `Term` and `General SNOMED ID`, whose cells may have the quotes of CSV.
+Mirror-BERT tests on the split `stratified_general` and tunes on `zeroshot_general`. A
+`+` or `|` of COMETA belongs to the mention.
 
 If its files are missing, `ncbi-disease` reads the corpus in its authors' distribution
 (Dogan et al., 2014) and MEDIC of 2012-07-06. This module then changes mentions to lower
@@ -237,7 +237,7 @@ class Cometa(EntityLinking):
         path = source.find(f"splits/{self._split}/test.csv", within="cometa")
         dictionary = source.find("COMETA_id_sf_dictionary.txt", within="cometa")
         names = _names(source, dictionary)
-        head, *rows = source.table(path, 2)
+        head, *rows = parsing.unquoted(source.table(path, 2))
         term, concept = parsing.columns(head, ("Term", "General SNOMED ID"), path)
         parsing.check_columns(path, enumerate(rows, 2), len(head))
         mentions = [[row[term].strip()] for row in rows]
