@@ -617,6 +617,32 @@ def test_micro_batches_change_no_validation(one_device, name, size):
 
 
 @pytest.mark.large
+@pytest.mark.parametrize("name", ["cmlm", "bitext"])
+def test_the_program_of_a_tpu_does_not_grow_with_its_micro_batches(one_device, name):
+    """A sum over words, a ranking of texts; also where the last one is short."""
+    make = {"bitext": toys.bitext_batch}.get(name, toys.pair_batch)
+    batch = make(9)
+    trainer = build(one_device, [batch], (name,))
+    objective = trainer.objectives[name]
+    objective.static_shapes = True
+    want = trainer.validator._metrics(objective, batch)
+    nodes = set()
+    for size in (4, 2):
+        validator = Validator(trainer.objectives, one_device, size)
+        metrics = tf.function(validator._metrics, autograph=False)
+        graph = metrics.get_concrete_function(objective, batch).graph.as_graph_def()
+        bodies = [graph.node, *(f.node_def for f in graph.library.function)]
+        nodes.add(sum(map(len, bodies)))
+        got = metrics(objective, batch)
+        assert got.keys() == want.keys()
+        for key in want:
+            # Which sentence is whose wrong neighbour depends on the micro-batch.
+            if "shuffled" not in key and "gain" not in key:
+                np.testing.assert_allclose(got[key], want[key], rtol=1e-4, err_msg=key)
+    assert len(nodes) == 1
+
+
+@pytest.mark.large
 @pytest.mark.usefixtures("eager")
 def test_validation_holds_a_micro_batch_at_a_time(one_device, batches):
     trainer = build(one_device, batches, ("cmlm", "mlm"))

@@ -120,7 +120,7 @@ class ReplicaGradients:
 
         empty = tf.TensorArray(tf.float32, self.micro_batches)
         _, vectors = self._for_each(embed, empty)
-        vectors = _joined(vectors.stack())
+        vectors = joined(vectors.stack())
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             loss, metrics = objective.total_loss(vectors, batch)
@@ -135,7 +135,7 @@ class ReplicaGradients:
 
         def add_micro_batch(i, gradients):
             rows = self._micro_batch(batch, i, self.micro_batches + i, 2)
-            own = _part(upstream, i, self._size)
+            own = part(upstream, i, self._size)
             begin = 0
             for embed_side in objective.side_embedders(rows, training=True):
                 # The activations of the side before are gone by then. The group stands
@@ -171,7 +171,7 @@ class ReplicaGradients:
 
         if self.on_micro_batch is not None:
             tf.numpy_function(notify, [done], [])
-        rows = {key: _part(value, i, self._size) for key, value in batch.items()}
+        rows = {key: part(value, i, self._size) for key, value in batch.items()}
         # A batch is sorted by length: most micro-batches are narrower than the batch.
         return self._objective.trim(rows)
 
@@ -223,7 +223,7 @@ def _count_micro_batches(
     return share // micro_batch_size
 
 
-def _part(values: tf.Tensor, i: tf.Tensor, size: int) -> tf.Tensor:
+def part(values: tf.Tensor, i: tf.Tensor, size: int) -> tf.Tensor:
     """Returns part `i` of rows that are split into parts of `size` rows.
 
     Unlike a slice that begins at `i * size`, its shape is known before `i` is, which
@@ -233,7 +233,7 @@ def _part(values: tf.Tensor, i: tf.Tensor, size: int) -> tf.Tensor:
     return tf.gather(tf.reshape(values, shape), i)
 
 
-def _joined(parts: tf.Tensor) -> tf.Tensor:
+def joined(parts: tf.Tensor) -> tf.Tensor:
     """From [parts, rows, ...] to [parts * rows, ...]."""
     return tf.reshape(parts, tf.concat([[-1], tf.shape(parts)[2:]], axis=0))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from cmlm.common import checksums, distributed, iterators
 from cmlm.config import experiment
 from cmlm.data import corpus
 from cmlm.objectives import EmbeddingObjective, Objective, ObjectiveConfig
+from cmlm.training import gradients
 from cmlm.training.totals import add_totals, means
 
 logger = logging.getLogger(__name__)
@@ -139,60 +139,90 @@ class Validator:
     def _metrics(self, objective: Objective, batch) -> dict[str, tf.Tensor]:
         """The metrics of a replica's share: name to [sum, count], float32 [2]."""
         batch = objective.at_least_one_column(batch)
+        if not self._size:
+            return _stacked(objective.evaluate(batch))
+        if isinstance(objective, EmbeddingObjective):
+            # Every text is ranked among all texts of the batch, so all vectors come
+            # first.
+            vectors = self._in_parts(
+                batch,
+                lambda rows: objective.embed(objective.trim(rows), training=False),
+            )
+            return _stacked(objective.total_loss(vectors, batch)[1])
+        names: list[str] = []
 
         def rows_metrics(rows):
-            return _stacked(objective.evaluate(rows))
+            metrics = _stacked(objective.evaluate(objective.trim(rows)))
+            names[:] = metrics
+            return tf.stack(list(metrics.values()))[tf.newaxis]
 
-        if not isinstance(objective, EmbeddingObjective):
-            return self._fold(objective, batch, rows_metrics, tf.add)
-        if not self._size:
-            return rows_metrics(batch)
-        # Every text is ranked among all texts of the batch, so all vectors come first.
-        vectors = self._fold(
-            objective,
-            batch,
-            lambda rows: objective.embed(rows, training=False),
-            lambda before, more: tf.concat([before, more], axis=0),
-        )
-        return _stacked(objective.total_loss(vectors, batch)[1])
+        totals = tf.reduce_sum(self._in_parts(batch, rows_metrics), axis=0)
+        return {name: totals[row] for row, name in enumerate(names)}
 
-    def _fold(
+    def _in_parts(
         self,
-        objective: Objective,
         batch: Mapping[str, tf.Tensor],
-        compute: Callable,
-        add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
-    ):
-        """Adds up `compute(rows)` over the micro-batches of a replica's share."""
-        if not self._size:
-            return compute(batch)
+        compute: Callable[[Mapping[str, tf.Tensor]], tf.Tensor],
+    ) -> tf.Tensor:
+        """Concatenates the results of the micro-batches of a replica's share.
 
-        def part(begin):
-            end = begin + self._size
-            rows = {key: value[begin:end] for key, value in batch.items()}
-            return compute(objective.trim(rows))
+        Args:
+            batch: the replica's share.
+            compute: from rows to float32 [any, ...].
+        """
 
-        def plus(totals, more):
-            return tf.nest.map_structure(add, totals, more)
+        def compute_slice(begin, end):
+            return compute({key: value[begin:end] for key, value in batch.items()})
 
         any_column = next(iter(batch.values()))
         if (n_rows := any_column.shape[0]) is not None:
-            # XLA needs to know where each slice begins. A share may have no rows.
-            begins = range(0, max(n_rows, 1), self._size)
-            return functools.reduce(plus, map(part, begins))
+            return self._in_static_parts(batch, n_rows, compute, compute_slice)
         n_rows = tf.shape(any_column)[0]
-        first = part(0)
-        _, totals = tf.while_loop(
+
+        def add_slice(begin, results):
+            end = begin + self._size
+            return end, tf.concat([results, compute_slice(begin, end)], axis=0)
+
+        first = compute_slice(0, self._size)
+        _, results = tf.while_loop(
             lambda begin, _: begin < n_rows,
-            lambda begin, totals: (begin + self._size, plus(totals, part(begin))),
+            add_slice,
             (tf.constant(self._size), first),
             shape_invariants=(
                 tf.TensorShape([]),
-                tf.nest.map_structure(_any_length, first),
+                tf.TensorShape([None, *first.shape[1:]]),
             ),
             parallel_iterations=1,
         )
-        return totals
+        return results
+
+    def _in_static_parts(self, batch, n_rows: int, compute, compute_slice) -> tf.Tensor:
+        """The same for a number of rows that the graph knows, as XLA needs it."""
+        count, rest = divmod(n_rows, self._size)
+        results = []
+        if count:
+            whole = n_rows - rest
+
+            def compute_part(i):
+                return compute(
+                    {
+                        key: gradients.part(value[:whole], i, self._size)
+                        for key, value in batch.items()
+                    }
+                )
+
+            # A loop, because XLA would compile every part of an unrolled one.
+            parts = tf.map_fn(
+                compute_part,
+                tf.range(count),
+                fn_output_signature=tf.float32,
+                parallel_iterations=1,
+            )
+            results.append(gradients.joined(parts))
+        # A share may have no rows.
+        if rest or not count:
+            results.append(compute_slice(n_rows - rest, n_rows))
+        return tf.concat(results, axis=0)
 
 
 def described(
@@ -233,9 +263,3 @@ def _stacked(metrics) -> dict[str, tf.Tensor]:
         key: tf.stack([tf.cast(part, tf.float32) for part in metric])
         for key, metric in metrics.items()
     }
-
-
-def _any_length(tensor: tf.Tensor) -> tf.TensorShape:
-    """Its shape with any number of rows, because `_fold` may concatenate rows."""
-    shape = tensor.shape
-    return tf.TensorShape([None, *shape[1:]]) if shape.rank else shape
