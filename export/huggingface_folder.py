@@ -22,12 +22,16 @@ from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.foreign import (
     architectures,
-    bert_normalizer,
     huggingface,
     modules,
     tensors,
 )
-from cmlm.tokenization import letters, tokenizer_file, vocabulary_file
+from cmlm.tokenization import (
+    bert_normalizer,
+    letters,
+    tokenizer_file,
+    vocabulary_file,
+)
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.rules import Rules

@@ -21,7 +21,7 @@ from cmlm.encoders import model_dir, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
-from cmlm.modeling.foreign import bert_normalizer
+from cmlm.tokenization import bert_normalizer
 from export import huggingface_folder, model_card
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -382,12 +382,14 @@ def test_rules_travel_with_a_hugging_face_folder(of, text_file, tmp_path):
     (folder / "vocab.txt.json").unlink()
     longest = of.max_word_characters or 200
     limits = {"max_word_bytes": 4 * longest, "max_word_characters": longest}
-    assert opening.open_weights(str(folder)).tokenizer.rules.as_dict() == (
-        of.as_dict() | limits
-    )
-    fast = pytest.importorskip("tokenizers").Tokenizer.from_file(
-        str(folder / "tokenizer.json")
-    )
+    said = of.as_dict() | limits
+    assert opening.open_weights(str(folder)).tokenizer.rules.as_dict() == said
+    path = str(folder / "tokenizer.json")
+    fast = pytest.importorskip("tokenizers").Tokenizer.from_file(path)
+    # Another run may name this file alone.
+    config = run_config(text_file, **{"vocabulary.file": path})
+    warm_start.adopt_vocabulary(config, (), None, None)
+    assert config.vocabulary.rules().as_dict() == said
     # BertTokenizer of transformers has these rules and this limit, and no other.
     stated = json.loads((folder / "tokenizer_config.json").read_text())
     is_plain = of.style == "hugging-face" and longest == 100
@@ -396,3 +398,5 @@ def test_rules_travel_with_a_hugging_face_folder(of, text_file, tmp_path):
     lines = FOLDED + FORMATTED
     ids = trained.tokenizer.encode(tf.constant(lines), 128).to_list()
     assert [fast.encode(line).ids for line in lines] == ids
+    ours = config.vocabulary.tokenizer(path)
+    assert ours.encode(tf.constant(lines), 128).to_list() == ids

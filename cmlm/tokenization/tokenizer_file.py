@@ -23,7 +23,7 @@ import numpy as np
 
 from cmlm.common import json_files
 from cmlm.errors import UserError, one_line, shown
-from cmlm.tokenization import charsmaps
+from cmlm.tokenization import bert_normalizer, charsmaps
 from cmlm.tokenization.rules import Rules
 
 FILE_NAME = "tokenizer.json"
@@ -81,6 +81,7 @@ class TokenizerFile:
         lower_case: WordPiece: whether text is lower-cased.
         strip_accents: WordPiece: whether its accents are dropped.
         max_word_characters: WordPiece: longer words are unknown.
+        before: WordPiece: the rules before BertNormalizer, see `bert_normalizer.read`.
         merges: BPE: pairs of tokens, in the order of their ranks.
         prefix_space: BPE: whether a text without a leading space gets one.
         scores: Unigram: the log probability of each token, by id.
@@ -96,6 +97,7 @@ class TokenizerFile:
     lower_case: bool = False
     strip_accents: bool = False
     max_word_characters: int = 0
+    before: dict[str, Any] = dataclasses.field(default_factory=dict)
     merges: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     prefix_space: bool = False
     scores: list[float] = dataclasses.field(default_factory=list)
@@ -111,7 +113,7 @@ class TokenizerFile:
         return Rules(
             lower_case=self.lower_case,
             strip_accents=self.strip_accents,
-            style="hugging-face",
+            **self.before,
             max_word_bytes=4 * self.max_word_characters,
             max_word_characters=self.max_word_characters,
         )
@@ -121,6 +123,9 @@ class TokenizerFile:
         """What ids depend on besides the tokens, as JSON."""
         values = dataclasses.asdict(self) | {"charsmap": self.charsmap.hex()}
         del values["tokens"]
+        if self.before in ({}, bert_normalizer.ALONE):
+            # Exports of earlier versions keep their fingerprints.
+            del values["before"]
         return json.dumps(values, sort_keys=True)
 
 
@@ -462,28 +467,15 @@ def _unigram(values, tokens, path) -> dict[str, Any]:
 def _wordpiece(values, tokens, path) -> dict[str, Any]:
     del tokens
     model = values["model"]
-    _require(path, "model", model, continuing_subword_prefix=("##",))
-    normalizer = values.get("normalizer") or {}
-    splitter = (values.get("pre_tokenizer") or {}).get("type")
-    if normalizer.get("type") != "BertNormalizer" or splitter != "BertPreTokenizer":
-        raise _refused(
-            path,
-            "normalizer and pre_tokenizer",
-            [normalizer.get("type"), splitter],
-            "BertNormalizer and BertPreTokenizer",
-        )
-    lower_case = bool(normalizer.get("lowercase", True))
-    _require(
-        path,
-        "normalizer",
-        normalizer,
-        clean_text=(True,),
-        handle_chinese_chars=(True,),
-    )
-    strip = normalizer.get("strip_accents")
+    normalizer, before = bert_normalizer.read(values, path)
+    _require(path, "normalizer", normalizer, handle_chinese_chars=(True,))
+    lower_case = json_files.field(normalizer, "lowercase", bool, path, True)
     return {
         "lower_case": lower_case,
-        "strip_accents": lower_case if strip is None else bool(strip),
+        "strip_accents": json_files.field(
+            normalizer, "strip_accents", bool, path, lower_case
+        ),
+        "before": before,
         "max_word_characters": longest_word(model, path),
     }
 

@@ -6,9 +6,9 @@ import os
 
 from cmlm.common import json_files
 from cmlm.errors import UserError, shown
-from cmlm.modeling.foreign import base, bert_normalizer
+from cmlm.modeling.foreign import base
 from cmlm.modeling.foreign import huggingface_token_ids as token_ids
-from cmlm.tokenization import tokenizer_file, vocabulary_file
+from cmlm.tokenization import bert_normalizer, tokenizer_file, vocabulary_file
 
 # The tokens before and after a text.
 _BERT_ENDS = ["[CLS]", "[SEP]"]
@@ -55,8 +55,8 @@ def read(folder: str, fast: dict, rows: int, is_general: bool) -> dict:
     model = json_files.field(fast, "model", dict, fast_name, {})
     if fast:
         json_files.field(model, "vocab", dict, fast_name)
-    normalizer, before = bert_normalizer.read(fast, fast_name)
-    _check_division(fast, normalizer, before["style"], is_general, fast_name)
+    normalizer, before = bert_normalizer.read(fast, fast_name, is_general)
+    _check_special(fast, is_general, fast_name)
 
     def switch(name, default):
         """The value of a rule; None counts as the default."""
@@ -120,37 +120,19 @@ def _vocabulary(folder: str, fast: dict, rows: int) -> tuple[list[str] | None, s
     return vocab, path
 
 
-def _check_division(
-    fast: dict, normalizer: dict, style: str, is_general: bool, path: str
-) -> None:
-    """Raises UserError if tokenizer.json divides the text into other words or pieces.
+def _check_special(fast: dict, is_general: bool, path: str) -> None:
+    """Raises UserError if tokenizer.json has other special tokens than BERT's.
 
     Args:
         fast: its content.
-        normalizer: its BertNormalizer, or {}.
-        style: the style of the rules before it.
-        is_general: whether it must state every rule.
+        is_general: whether it must state the tokens around a text.
         path: its path.
     """
-    splitter = fast.get("pre_tokenizer")
-    if isinstance(splitter, dict):
-        steps = splitter.get("pretokenizers")
-        # A sequence of one step is that step.
-        splitter = steps[0] if isinstance(steps, list) and len(steps) == 1 else splitter
-    # The rules before it clean the text in the style of tf-text.
-    cleans = True if style != "tf-text" else normalizer.get("clean_text")
-    for name, values, key, allowed, is_needed in (
-        ("normalizer", normalizer, "type", "BertNormalizer", is_general),
-        ("normalizer", normalizer, "clean_text", cleans, False),
-        ("pre_tokenizer", splitter, "type", "BertPreTokenizer", is_general),
-        ("model", fast.get("model"), "continuing_subword_prefix", "##", False),
-        ("model", fast.get("model"), "unk_token", "[UNK]", False),
-    ):
-        value = values.get(key) if isinstance(values, dict) else None
-        if value != allowed and (is_needed or value is not None):
-            raise UserError(
-                f"{path} has {name}.{key}={shown(value)}; allowed: {allowed!r}"
-            )
+    unknown = json_files.field(fast, "model", dict, path, {}).get("unk_token")
+    if unknown not in (None, "[UNK]"):
+        raise UserError(
+            f"{path} has model.unk_token={shown(unknown)}; allowed: '[UNK]'"
+        )
     if is_general:
         tokens = list(tokenizer_file.enclosing(fast, path).values())
         if tokens != _BERT_ENDS:

@@ -1,7 +1,11 @@
-"""BertNormalizer of a tokenizer.json, and the steps that may stand before it."""
+"""The rules of a tokenizer.json for the words of BERT's WordPiece.
+
+They are BertNormalizer, the steps that may stand before it, and BertPreTokenizer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cmlm.common import json_files
@@ -34,21 +38,58 @@ DOTLESS_I = [
 ]
 
 
-def read(fast: dict, path: str) -> tuple[dict, dict[str, Any]]:
+# The rules before a BertNormalizer that stands alone.
+ALONE = {"normalization": "", "dotless_i": False, "style": "hugging-face"}
+
+
+def read(
+    fast: Mapping[str, Any], path: str, is_needed: bool = True
+) -> tuple[dict, dict[str, Any]]:
     """Returns the BertNormalizer of tokenizer.json, and the rules before it.
 
+    Args:
+        fast: its content.
+        path: its path.
+        is_needed: whether it must state BertNormalizer and BertPreTokenizer.
+
+    Returns:
+        The BertNormalizer, or {}; and `normalization`, `dotless_i` and `style` of
+        `rules.Rules`.
+
     Raises:
-        UserError: a step that tf-text cannot do inside the graph.
+        UserError: the file divides the text into other words or pieces, or has a step
+            that tf-text cannot do inside the graph.
     """
+    normalizer, before = _normalizer(fast, path)
+    splitter = fast.get("pre_tokenizer")
+    if isinstance(splitter, dict):
+        steps = splitter.get("pretokenizers")
+        # A sequence of one step is that step.
+        splitter = steps[0] if isinstance(steps, list) and len(steps) == 1 else splitter
+    # The rules before it clean the text in the style of tf-text.
+    is_ours = before["style"] == "tf-text"
+    cleans = normalizer.get("clean_text") if is_ours else True
+    for name, values, key, allowed, must in (
+        ("normalizer", normalizer, "type", "BertNormalizer", is_needed),
+        ("normalizer", normalizer, "clean_text", cleans, False),
+        ("pre_tokenizer", splitter, "type", "BertPreTokenizer", is_needed),
+        ("model", fast.get("model"), "continuing_subword_prefix", "##", False),
+    ):
+        value = values.get(key) if isinstance(values, dict) else None
+        if value != allowed and (must or value is not None):
+            raise UserError(
+                f"{path} has {name}.{key}={shown(value)}; allowed: {allowed!r}"
+            )
+    return normalizer, before
+
+
+def _normalizer(fast: Mapping[str, Any], path: str) -> tuple[dict, dict[str, Any]]:
+    """Returns the BertNormalizer, or {}, and the rules before it."""
     whole = json_files.field(fast, "normalizer", dict, path, {})
     steps = json_files.field(whole, "normalizers", list, path, [whole] if whole else [])
     if not all(isinstance(step, dict) for step in steps):
         raise UserError(f"{path} has normalizers={shown(steps)}; allowed: objects")
-    before: dict[str, Any] = {
-        "normalization": "",
-        "dotless_i": False,
-        "style": "hugging-face",
-    }
+    before: dict[str, Any] = dict(ALONE)
     left = list(steps)
     for name, step in NORMALIZERS.items():
         if left[:1] == [step]:
