@@ -22,10 +22,17 @@ flags.DEFINE_string("bad", None, "Files or globs of bad documents.")
 flags.DEFINE_string("output", None, "The .npz file to write.")
 flags.DEFINE_bool("overwrite", False, "Replace an existing output file.")
 flags.DEFINE_integer(
-    "max_examples", 50_000, "Read at most this many documents of each kind.", 10
+    "max_examples",
+    50_000,
+    "Train on at most this many documents of each kind, drawn from all files.",
+    10,
 )
 flags.DEFINE_integer(
-    "seed", 0, "Seed of the choice of held-out documents.", 0, 2**32 - 1
+    "seed",
+    0,
+    "Seed of the choice of examples, and of the held-out ones among them.",
+    0,
+    2**32 - 1,
 )
 
 FLAGS = flags.FLAGS
@@ -62,11 +69,18 @@ def main(_) -> None:
         )
     examples = {}
     for name in ("good", "bad"):
-        examples[name] = quality.read_examples(paths[name], FLAGS.max_examples)
-        if len(examples[name]) < 10:
+        texts, n_read, share = quality.read_examples(
+            paths[name], FLAGS.max_examples, FLAGS.seed
+        )
+        examples[name] = texts
+        print(
+            f"--{name}: {len(texts):,} of {counted(n_read, 'document')} of"
+            f" {counted(len(paths[name]), 'file')}"
+            + (f", from the first {share:.2%} of each file" if share < 1 else "")
+        )
+        if len(texts) < 10:
             raise UserError(
-                f"--{name} has {counted(len(examples[name]), 'document')}; allowed: at "
-                "least 10"
+                f"--{name} has {counted(len(texts), 'document')}; allowed: at least 10"
             )
 
     # ------------------------------------------------------------------ held out

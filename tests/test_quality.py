@@ -121,21 +121,45 @@ def test_the_command_trains_and_prepare_drops_by_it(tmp_path):
     assert "en: 5 documents, 5 sentences" in done.stdout
 
 
-@pytest.mark.parametrize("maximum", [20, 100])
-def test_examples_are_utf8_text(tmp_path, caplog, maximum):
+def test_examples_are_drawn_from_all_files(tmp_path, monkeypatch):
+    paths = [str(tmp_path / name) for name in ("books.txt", "docs.txt")]
+    for path, words in zip(paths, (GOOD, BAD), strict=True):
+        with open(path, "w") as file:
+            file.write("\n\n".join(made(words, 400, 0)))
+    texts, n_read, share = quality.read_examples(paths, 100, seed=0)
+    assert (len(set(texts)), n_read, share) == (100, 800, 1.0)
+    assert 35 <= sum(text.split()[0] in GOOD for text in texts) <= 65
+    assert quality.read_examples(paths, 100, seed=0).texts == texts
+    assert quality.read_examples(paths, 100, seed=1).texts != texts
+    # A large text: the beginning of each file.
+    monkeypatch.setattr(quality, "_READ_BYTES", 6000)
+    part = quality.read_examples(paths, 1000, seed=0)
+    assert part.texts[0] == made(GOOD, 1, 0)[0] and len(part.texts) == part.n_read
+    good = sum(text.split()[0] in GOOD for text in part.texts)
+    assert good / 400 == pytest.approx(part.share, abs=0.02)
+    assert (part.n_read - good) / 400 == pytest.approx(part.share, abs=0.02)
+
+
+@pytest.mark.parametrize("n_bytes", [100, 1 << 30])
+def test_examples_are_utf8_text(tmp_path, caplog, monkeypatch, n_bytes):
+    monkeypatch.setattr(quality, "_READ_BYTES", n_bytes)
     path = tmp_path / "good.txt"
     documents = ["café au lait\nund Öl", *made(GOOD, 29, 0)]
     path.write_text("\n\n".join(documents))
-    assert quality.read_examples([str(path)], maximum) == documents[:maximum]
+
+    def read():
+        return quality.read_examples([str(path)], 100, 0).texts
+
+    assert read() == (documents if n_bytes > 100 else documents[:3])
     # A few lines in another encoding, and most of them.
     few = ["café", *documents, *made(GOOD, 60, 1)]
     path.write_bytes("\n\n".join(few).encode("latin1"))
-    examples = quality.read_examples([str(path)], maximum)
+    examples = read()
     assert examples[:2] == ["caf\ufffd", "caf\ufffd au lait\nund \ufffdl"]
     assert "good.txt is UTF-8 in part: 3 of its " in caplog.text
     path.write_bytes("\n\n".join(["café"] * 30).encode("latin1"))
     with pytest.raises(UserError, match=r"good\.txt is not UTF-8: .* line 1 first"):
-        quality.read_examples([str(path)], maximum)
+        read()
 
 
 def test_a_damaged_file_has_no_examples(tmp_path):
@@ -143,7 +167,7 @@ def test_a_damaged_file_has_no_examples(tmp_path):
     packed = gzip.compress("\n\n".join(made(GOOD, 500, 0)).encode())
     path.write_bytes(packed[: len(packed) // 2])
     with pytest.raises(UserError, match="good.txt.gz"):
-        quality.read_examples([str(path)], 500)
+        quality.read_examples([str(path)], 500, 0)
 
 
 def test_too_few_examples_are_one_line(tmp_path):
@@ -169,12 +193,13 @@ def test_a_file_on_both_sides_is_refused_and_equal_kinds_are_warned_of(tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "good.txt; allowed: each file on one side" in done.stderr
     assert not (tmp_path / "q.npz").exists()
-    few = "--max_examples=100"
-    done = run("quality", good, f"--bad={tmp_path}/bad.txt", output, few)
+    few = "--max_examples=100", "--seed=1"
+    done = run("quality", good, f"--bad={tmp_path}/bad.txt", output, *few)
     assert done.returncode == 0, done.stderr
     assert (
         "area under the ROC curve is below 0.6, hardly better than chance"
         in done.stderr
     )
+    assert "--good: 100 of 200 documents of 1 file\n" in done.stdout
     # A fifth is held out.
     assert "of 20 good documents" in done.stdout

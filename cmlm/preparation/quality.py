@@ -10,12 +10,16 @@ from __future__ import annotations
 import collections
 import functools
 import io
+import math
+import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, beam_files, files
+from cmlm.data import line_files
 from cmlm.data.sentences import UNSPACED
 from cmlm.errors import UserError, needing, one_line
 from cmlm.preparation import raw_lines, sources
@@ -23,6 +27,8 @@ from cmlm.preparation import raw_lines, sources
 FEATURES = 1 << 18
 _FORMAT = "cmlm quality 1"
 _MOST_BYTES = 16 * FEATURES
+# Text from which the examples are drawn; it takes about half a minute to read.
+_READ_BYTES = 1 << 30
 
 
 @functools.cache
@@ -98,22 +104,57 @@ class QualityModel:
         return cls(weights, bias)
 
 
-def read_examples(paths: Sequence[str], maximum: int) -> list[str]:
-    """Reads the first `maximum` documents; a blank line separates documents.
+class Examples(NamedTuple):
+    """Documents that were drawn at random.
+
+    Attributes:
+        texts: the documents.
+        n_read: the number of documents from which they were drawn.
+        share: the share of each file that was read, by its estimated size.
+    """
+
+    texts: list[str]
+    n_read: int
+    share: float
+
+
+def read_examples(paths: Sequence[str], maximum: int, seed: int) -> Examples:
+    """Draws documents from all files; a blank line separates documents.
+
+    Each document read has the same chance. From more than a gigabyte of text, the
+    function reads the beginning of each file, in proportion to its size.
+
+    Args:
+        paths: the files.
+        maximum: the number of documents to draw, if there are as many.
+        seed: decides which documents are drawn.
 
     Raises:
         UserError: a file cannot be read or is not UTF-8 text, see `files.open_text`.
     """
+    sizes = line_files.estimated_sizes(paths)
+    share = min(1.0, _READ_BYTES / max(1.0, sum(sizes)))
+    generator = random.Random(seed)
     counts: collections.Counter = collections.Counter()
-    examples: list[str] = []
-    for path in paths:
+    texts: list[str] = []
+    n_read = 0
+    for path, size in zip(paths, sizes, strict=True):
+        left = share * size if share < 1 else math.inf
         with files.open_text(path, raw_lines.MAX_BYTES) as lines:
             for document in sources.LAYOUTS["lines"](lines, "", counts):
-                if len(examples) == maximum:
+                text = "\n".join(document(counts))
+                n_read += 1
+                # Reservoir sampling.
+                place = generator.randrange(n_read)
+                if len(texts) < maximum:
+                    texts.append(text)
+                elif place < maximum:
+                    texts[place] = text
+                left -= len(text.encode())
+                if left <= 0:
                     lines.check_encoding()
-                    return examples
-                examples.append("\n".join(document(counts)))
-    return examples
+                    break
+    return Examples(texts, n_read, share)
 
 
 def held_out_scores(
