@@ -317,10 +317,11 @@ def test_wrong_values_are_named(changes, message):
 
 @pytest.mark.parametrize("exponent", [0.0, 1.0])
 def test_languages_are_smoothed_by_the_set_exponent_up_to_the_limit(
-    tmp_path, monkeypatch, exponent
+    tmp_path, monkeypatch, caplog, exponent
 ):
     chunk, seen = words.LINES_PER_CHUNK, []
-    # The limit of one byte ends the first language behind its first chunk.
+    # The limit of one byte ends the first language behind its first chunk; the size of
+    # its file tells that it has three.
     for language, word, lines in (
         ("en", "house", 3 * chunk),
         ("de", "haus", chunk // 64),
@@ -334,8 +335,15 @@ def test_languages_are_smoothed_by_the_set_exponent_up_to_the_limit(
 
     monkeypatch.setattr(learning, "learn_from_counts", learn)
     config = VocabularyConfig(size=200, sampling_exponent=exponent, max_text_bytes=1)
-    learning.learn(files, config, str(tmp_path / "v.txt"))
-    assert seen == [{"house": chunk, "haus": chunk if exponent == 0 else chunk // 64}]
+    with caplog.at_level("INFO"):
+        learning.learn(files, config, str(tmp_path / "v.txt"))
+    assert seen == [
+        {"house": chunk, "haus": chunk}
+        if exponent == 0
+        else {"house": 3 * chunk, "haus": chunk // 64}
+    ]
+    assert "read about 33.33% of en; the numbers of words are" in caplog.text
+    assert "words: en 3,072 (" in caplog.text
 
 
 def test_the_flags_are_the_settings_of_the_vocabulary(tmp_path):

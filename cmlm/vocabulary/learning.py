@@ -96,6 +96,7 @@ def learn(
         words_lib.count_languages(files, config.rules(), config.max_text_bytes, number)
     )
     totals = {language: counts.total for language, counts in counted.items()}
+    _log_estimates({language: counts.share for language, counts in counted.items()})
     smoothed = words_lib.smooth_and_cut(counted, config.sampling_exponent, number)
     return learn_and_write(smoothed, totals, config, output_path, files, mark)
 
@@ -147,6 +148,19 @@ def learn_and_write(
             f"{config.size:,}",
         )
     return tokens
+
+
+def _log_estimates(read: Mapping[str, float]) -> None:
+    """Tells which part of the text of each language was read, if it is not all."""
+    told = [
+        f"{share:.2%} of {name or 'it'}" for name, share in read.items() if share < 1
+    ]
+    if told:
+        logger.info(
+            "the text is larger than max_text_bytes: read about %s; the numbers of "
+            "words are estimates for the whole text",
+            ", ".join(told),
+        )
 
 
 def _shares(totals: Mapping[str, int], exponent: float) -> str:

@@ -45,7 +45,8 @@ class VocabularyConfig(hyperparams.Config):
             of its bitext; several files are read at once.
         sampling_exponent: with several languages, the words of language l count in
             proportion to n_l^sampling_exponent, where n_l is the number of words of
-            language l. LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.
+            language l, estimated by the sizes of its files if max_text_bytes leaves out
+            a part of its text. LaBSE (section 3.2) and CMLM (section 4.4) use 0.3.
         max_word_bytes: words of more bytes are [UNK]. Weights from other programs have
             their own limit: tf-text's is 100 bytes.
         max_word_characters: words of more characters are [UNK]; 0: no such limit. The

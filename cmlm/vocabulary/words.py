@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import language_names, path_names
-from cmlm.data import streams
+from cmlm.data import line_files, streams
 from cmlm.tokenization import word_pieces
 from cmlm.tokenization.rules import Rules
 
@@ -34,18 +34,21 @@ class WordCounts:
 
     Attributes:
         counts: words and their counts; rare words may be missing.
-        total: number of occurrences of all words, missing words included.
+        total: number of occurrences of all words of the text, missing words included;
+            an estimate if only a part of the text was read.
+        share: the share of these occurrences that was read.
     """
 
     counts: collections.Counter
     total: int
+    share: float = 1.0
 
     def top(self, number: int) -> WordCounts:
-        """Returns the `number` most frequent words, with the same total."""
+        """Returns the `number` most frequent words, with the same total and share."""
         if len(self.counts) <= number:
             return self
         counts = collections.Counter(dict(most_frequent(self.counts, number)))
-        return WordCounts(counts, self.total)
+        return dataclasses.replace(self, counts=counts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +141,19 @@ def count(
     def locate(lines, column):
         if column is not None:
             cells = tf.strings.split(lines, "\t", maxsplit=1)
-            lines = cells.to_tensor("", shape=[None, 2])[:, column]
-        return tf.reduce_sum(tf.strings.length(lines)), *splitter.locate(lines)
+            cells = cells.to_tensor("", shape=[None, 2])[:, column]
+        else:
+            cells = lines
+        # Of the text to count, and of the lines with their ends.
+        n_bytes = [tf.reduce_sum(tf.strings.length(texts)) for texts in (cells, lines)]
+        n_bytes[1] += tf.size(lines)
+        return tf.stack(n_bytes), *splitter.locate(cells)
 
     counts: collections.Counter = collections.Counter()
-    total = 0
+    total, n_read = 0.0, 0
     for column, files in texts.items():
-        seen = 0
+        seen = read = words_read = 0
+        is_cut = False
         chunks = (
             streams.sentences(streams.Portion(files))
             .batch(LINES_PER_CHUNK)
@@ -152,19 +161,23 @@ def count(
             .prefetch(1)
         )
         for n_bytes, lines, splits, begins, ends in chunks.as_numpy_iterator():
+            if is_cut := seen >= max_text_bytes:
+                break
             for words in word_pieces.cut(lines, splits, begins, ends):
                 counts.update(words)
             if len(counts) > max_words:
                 counts = _without_rare(counts, max_words // 2)
-            total += len(begins)
-            seen += int(n_bytes)
-            if seen >= max_text_bytes:
-                break
+            words_read += len(begins)
+            seen += int(n_bytes[0])
+            read += int(n_bytes[1])
+        n_read += words_read
+        whole = sum(line_files.estimated_sizes(files)) if is_cut else read
+        total += words_read * (max(whole, read) / read if read else 1)
     decoded: collections.Counter = collections.Counter()
     while counts:
         word, number = counts.popitem()
         decoded[word.decode()] = number
-    return WordCounts(decoded, total)
+    return WordCounts(decoded, round(total), n_read / total if total else 1.0)
 
 
 def _without_rare(counts: collections.Counter, number: int) -> collections.Counter:
@@ -188,21 +201,28 @@ def by_frequency(item: tuple[str, int]) -> tuple[int, str]:
     return -count, word
 
 
-def factors(totals: Mapping[str, int], exponent: float) -> dict[str, float]:
+def factors(
+    totals: Mapping[str, int], exponent: float, read: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Returns factors that give language l a share in proportion to n_l^exponent.
 
-    The largest language has factor 1. The other languages are scaled up, so no count is
-    rounded to 0.
+    The least factor is 1, so no count is rounded to 0. If all words were read, this is
+    the factor of the largest language.
 
     Args:
         totals: n_l, the number of words of each language.
-        exponent: exponent of n_l; 1 leaves the counts unchanged.
+        exponent: exponent of n_l; 1 leaves the counts of a text unchanged that was read
+            to its end.
+        read: the share of the words of each language that were read; None: all.
     """
     largest = max(totals.values(), default=0)
-    return {
-        language: (largest / total) ** (1 - exponent) if total else 0.0
+    found = {
+        language: (largest / total) ** (1 - exponent) / (read or {}).get(language, 1.0)
         for language, total in totals.items()
+        if total
     }
+    least = min(found.values(), default=1.0)
+    return {language: found.get(language, 0.0) / least for language in totals}
 
 
 def smooth(
@@ -215,7 +235,8 @@ def smooth(
         exponent: see `factors`.
     """
     totals = {language: counted.total for language, counted in by_language.items()}
-    scale = factors(totals, exponent)
+    read = {language: counted.share for language, counted in by_language.items()}
+    scale = factors(totals, exponent, read)
     summed: collections.Counter = collections.Counter()
     for language, counted in by_language.items():
         factor = scale[language]
