@@ -485,7 +485,7 @@ def test_a_text_with_new_lines_is_encoded_as_one_at_once(
         # Where the new text is there, and its vectors are those of the old one.
         (vectors, "_grow"),
         # Where the last shard of the old text is gone.
-        (storage, "write_json"),
+        (storage, "write_about"),
         # Where the first new shard is there.
         (storage, "save"),
     ],
@@ -499,7 +499,7 @@ def test_a_text_whose_growth_was_killed_goes_on(tmp_path, monkeypatch, module, n
     def killed(path, *arguments):
         if name == "save":
             called(path, *arguments)
-        if name != "write_json" or "vectors" in path:
+        if name != "write_about" or "vectors" in path:
             raise Killed
 
         return called(path, *arguments)

@@ -18,7 +18,7 @@ from cmlm.common.counts import counted
 from cmlm.common.numbered_tasks import HERE, Workers
 from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
-from cmlm.mining import texts, vectors
+from cmlm.mining import storage, texts, vectors
 from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import ShardedVectors
 
@@ -98,7 +98,7 @@ def read(directory: str, name: str) -> tuple[Texts, ShardedVectors]:
     """
     found = Texts(os.path.join(directory, _TEXTS), name)
     encoded = ShardedVectors(os.path.join(directory, _VECTORS))
-    path = os.path.join(directory, _VECTORS, vectors.ABOUT)
+    path = storage.about_path(os.path.join(directory, _VECTORS))
     json_files.field(encoded.about, "model", dict, path)
     if json_files.field(encoded.about, "texts", str, path) != found.digest:
         raise UserError(

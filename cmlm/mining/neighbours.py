@@ -19,7 +19,6 @@ from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
 from cmlm.mining.vectors import ShardedVectors, shard_path
 
-_ABOUT = "about.json"
 _ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
 # Enough queries for each cell that a block reads, and blocks enough for some workers.
 _LONGEST_BLOCK = 1 << 17
@@ -119,11 +118,11 @@ class Searcher:
             "probes": settings.probes,
             "vectors": [side.about for side in self._sides.values()],
         }
-        if storage.read_json(os.path.join(directory, _ABOUT)) != about:
+        if storage.read_about(directory) != about:
             shutil.rmtree(directory, ignore_errors=True)
             for side in self._sides:
                 os.makedirs(os.path.join(directory, side))
-            storage.write_json(os.path.join(directory, _ABOUT), about)
+            storage.write_about(directory, about)
         self._cells: cells_lib.Cells | None = None
 
     def find(self, side: str, k: int) -> NeighbourFiles:
@@ -142,14 +141,14 @@ class Searcher:
         # The index is opened only if a block is missing.
         index = None
         directory = os.path.join(self._directory, f"{side}-{k}")
-        path = os.path.join(directory, _ABOUT)
-        about = storage.read_json(path)
+        about = storage.read_about(directory)
         if about is None:
             index = self._open(side, other)
             room = self._settings.memory // 2 // index.query_bytes(k)
             about = {"block_rows": int(np.clip(room, 1024, _LONGEST_BLOCK))}
             os.makedirs(directory, exist_ok=True)
-            storage.write_json(path, about)
+            storage.write_about(directory, about)
+        path = storage.about_path(directory)
         with advised(f"delete {directory}"):
             size = json_files.field(about, "block_rows", int, path, at_least=1)
         missing = [

@@ -1,4 +1,4 @@
-"""Arrays and JSON on disk, written atomically and read through memory maps.
+"""Arrays on disk, read through memory maps, and the descriptions of directories.
 
 A file has its checksum beside it, in `NAME.checksums.json`. A run that resumes compares
 each file that it finds. Directories of version 0.1.0 have no checksums.
@@ -13,6 +13,8 @@ import numpy as np
 
 from cmlm.common import arrays, checksums, files, json_files
 from cmlm.errors import advised
+
+_ABOUT = "about.json"
 
 
 def save(path: str, array: np.ndarray) -> None:
@@ -103,19 +105,25 @@ def new_map(path: str, dtype: str, shape: tuple[int, ...]) -> np.memmap:
     return np.load(path, mmap_mode="r+")
 
 
-def read_json(path: str) -> dict | None:
+def about_path(directory: str) -> str:
+    """The file that describes a directory."""
+    return os.path.join(directory, _ABOUT)
+
+
+def read_about(directory: str) -> dict | None:
     """Reads the description of a directory; returns None if it does not exist.
 
     Raises:
         UserError: the file is damaged. The message names the directory to delete, as
             its other files mean nothing without their description.
     """
+    path = about_path(directory)
     if not os.path.exists(path):
         return None
-    with advised(f"delete {os.path.dirname(path)}"):
+    with advised(f"delete {directory}"):
         return json_files.read(path)
 
 
-def write_json(path: str, content: dict) -> None:
+def write_about(directory: str, content: dict) -> None:
     """Writes the description of a directory."""
-    json_files.write(path, content, indent=1, sort_keys=True)
+    json_files.write(about_path(directory), content, indent=1, sort_keys=True)

@@ -18,7 +18,6 @@ from cmlm.common import checksums, files, json_files, progress, utf8
 from cmlm.errors import UserError, advised
 from cmlm.mining import storage
 
-_ABOUT = "about.json"
 _TEXT = "text.txt"
 _OFFSETS = "offsets.npy"
 _ROWS = "rows.npy"
@@ -91,7 +90,8 @@ class Texts:
     def __init__(self, directory: str, name: str):
         known = _known(directory)
         if known is None:
-            raise UserError(f"{directory} holds no text: {_ABOUT} is missing")
+            path = storage.about_path(directory)
+            raise UserError(f"{directory} holds no text: {path} is missing")
         self.name = name
         self.directory = directory
         self.lines, self.digest = known
@@ -184,8 +184,7 @@ def gather(
 
 def _known(directory: str) -> tuple[int, str] | None:
     """The number of lines and their hash in a directory; None if it holds no text."""
-    path = os.path.join(directory, _ABOUT)
-    about = storage.read_json(path)
+    about, path = storage.read_about(directory), storage.about_path(directory)
     if about is None:
         return None
     with advised(f"delete {directory}"):
@@ -213,7 +212,7 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
     _write_texts(lines, directory, name, rows, distinct, digest.digest())
     rows.flush()
     about = {"lines": count, "digest": digest.hexdigest()}
-    storage.write_json(os.path.join(directory, _ABOUT), about)
+    storage.write_about(directory, about)
     checksums.write(
         directory,
         (_TEXT, _OFFSETS, _ROWS),

@@ -15,7 +15,6 @@ from cmlm.errors import UserError, shown
 from cmlm.mining import storage
 from cmlm.mining.texts import Texts
 
-ABOUT = "about.json"
 # A killed run loses at most one shard, or some minutes of encoding on a CPU.
 SHARD_ROWS = 16_384
 # Sentences in a call of the model: enough for batches of similar length, and few enough
@@ -45,10 +44,10 @@ class ShardedVectors:
 
     def __init__(self, directory: str):
         self._directory = directory
-        path = os.path.join(directory, ABOUT)
-        self.about = storage.read_json(path)
+        path = storage.about_path(directory)
+        self.about = storage.read_about(directory)
         if self.about is None:
-            raise UserError(f"{directory} holds no vectors: {ABOUT} is missing")
+            raise UserError(f"{directory} holds no vectors: {path} is missing")
         shape = json_files.field(self.about, "shape", list, path)
         if [type(size) for size in shape] != [int, int]:
             raise UserError(f"{path} has shape={shown(shape)}; allowed: [n, dim]")
@@ -168,7 +167,7 @@ def encode(
 
 def check_kind(directory: str, encoder: DescribedEncoder, dtype: str) -> None:
     """Raises UserError if a directory holds vectors of another model or type."""
-    there = storage.read_json(os.path.join(directory, ABOUT))
+    there = storage.read_about(directory)
     if there is None:
         return
     _refuse_others(directory, there, {**there, "model": identity.of(encoder)})
@@ -191,8 +190,7 @@ def _grow(directory: str, about: dict, texts: Texts) -> None:
         about: the description of the text's vectors.
         texts: the text.
     """
-    path = os.path.join(directory, ABOUT)
-    if not os.path.exists(path):
+    if storage.read_about(directory) is None:
         return
     first = ShardedVectors(directory)
     grown = {**first.about, "texts": about["texts"], "shape": [len(texts), first.dim]}
@@ -203,7 +201,7 @@ def _grow(directory: str, about: dict, texts: Texts) -> None:
         return
     if len(first) < len(texts):
         storage.remove(first.path(len(first) // about["shard_rows"]))
-    storage.write_json(path, grown)
+    storage.write_about(directory, grown)
 
 
 def describe(texts: Texts, encoder: DescribedEncoder, width: int) -> dict:
@@ -269,13 +267,12 @@ def fill(
     Raises:
         UserError: the directory holds other vectors, or a shard is damaged.
     """
-    path = os.path.join(directory, ABOUT)
-    there = storage.read_json(path)
+    there = storage.read_about(directory)
     changed = "" if there is None else _refuse_others(directory, there, about)
     # Only a run that was stopped before its first shard leaves a description alone.
     if there is None or changed:
         os.makedirs(directory, exist_ok=True)
-        storage.write_json(path, about)
+        storage.write_about(directory, about)
     filled = ShardedVectors(directory)
     missing = filled.missing()
     left = sum(stop - first for first, stop in map(filled.rows_of, missing))
