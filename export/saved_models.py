@@ -79,14 +79,14 @@ def write(
     warm_up.write(
         os.path.join(directory, version_folder),
         signatures,
-        server_files.warm_up_inputs(graph, components),
+        warm_up.example_inputs(graph, components),
     )
     provenance = {
         **fingerprints.describe(opened, seq_length),
         "trained_by_run": opened.trained_seq_length is not None,
         "signatures": sorted(signatures),
         "precision": precision,
-        "pcr": server_files.describe_components(components),
+        "pcr": serving.describe_components(components),
         "versions": versions.installed(),
         "config": opened.config.as_dict(),
     }

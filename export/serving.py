@@ -241,3 +241,14 @@ def _used_width(mask: tf.Tensor) -> tf.Tensor:
     # The leading 0 covers a mask without columns.
     used = tf.pad(tf.where(mask != 0, positions, 0), [[0, 0], [1, 0]])
     return tf.reduce_max(used, axis=1)
+
+
+def describe_components(components: PrincipalComponents | None) -> dict | None:
+    """Describes PCR for clients: the languages in the order of `language_index`."""
+    if components is None:
+        return None
+    return {
+        "languages": list(components.languages),
+        "components": components.table.shape[1],
+        "unknown_language": "language_index -1, the vector as it is",
+    }

@@ -46,12 +46,12 @@ def main(_) -> None:
         from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
-        from export import model_card, saved_models, server_files
+        from export import former_export, model_card, saved_models, server_files
 
     # ------------------------------------------------------------- reading
     former = os.path.join(FLAGS.export_dir, export_layout.SERVING)
     # Where this check fails, --overwrite, the advice of the next one, does not help.
-    server_files.refuse_other_versions(former, FLAGS.version)
+    former_export.refuse_other_versions(former, FLAGS.version)
     source.refuse_others("export_dir", FLAGS.export_dir)
     outputs.check(
         {"--export_dir": FLAGS.export_dir},
@@ -59,7 +59,7 @@ def main(_) -> None:
         FLAGS.overwrite,
     )
     # The check may have restored an export, which a killed command had set aside.
-    server_files.refuse_other_versions(former, FLAGS.version)
+    former_export.refuse_other_versions(former, FLAGS.version)
     # This comes first, so that a wrong --export_dir is refused at once.
     with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
@@ -100,7 +100,7 @@ def main(_) -> None:
                 f"{', '.join(signatures.SIGNATURES)}",
                 file=sys.stderr,
             )
-        changed = server_files.changes(former, described, components)
+        changed = former_export.changes(former, described, components)
         if changed:
             print(f"note: {FLAGS.export_dir} had {'; '.join(changed)}", file=sys.stderr)
 

@@ -22,10 +22,10 @@ from cmlm.modeling.foreign import modules
 from cmlm.training import warm_start
 from export import (
     dev_server,
+    former_export,
     huggingface_folder,
     model_card,
     saved_models,
-    server_files,
 )
 
 TEXTS, DIM = model_dirs.SENTENCES, 5
@@ -69,7 +69,7 @@ def test_an_export_describes_its_dimensions(exported):
     assert "# A sentence encoder of 2 layers and 5 dimensions" in card
     assert "| vector | float32 [5], scaled to length 1, then cut from 16 dim" in card
     former = f"{exported.path}/serving"
-    assert server_files.changes(former, {"dimensions": 0}, exported.components) == [
+    assert former_export.changes(former, {"dimensions": 0}, exported.components) == [
         "dimensions 5, now 0 (--dimensions)"
     ]
 

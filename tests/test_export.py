@@ -21,7 +21,7 @@ from cmlm.errors import UserError
 from cmlm.modeling import export_layout
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import Rules
-from export import model_card, saved_models, server_files
+from export import former_export, model_card, saved_models, server_files
 from export import source as source_flags
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -270,8 +270,8 @@ def test_a_version_of_another_number_is_served_beside_the_first(toy_export, tmp_
     assert locating.find_export(str(tmp_path)) == f"{tmp_path}/serving/2"
     serving = f"{tmp_path}/serving"
     with pytest.raises(UserError, match="--version is 3; .*/serving holds 1, 2, and"):
-        server_files.refuse_other_versions(serving, 3)
-    server_files.refuse_other_versions(f"{tmp_path}/second/serving", 2)
+        former_export.refuse_other_versions(serving, 3)
+    former_export.refuse_other_versions(f"{tmp_path}/second/serving", 2)
     (tmp_path / "serving" / "1" / "saved_model.pb").write_bytes(b"")
     opened = opening.open_encoder(str(tmp_path))
     vectors = opening.open_encoder(toy_export.source).encode(["a"])
@@ -283,20 +283,20 @@ def test_what_clients_would_miss_is_named(toy_export, tmp_path):
     same = {"precision": "float32", "seq_length": length, "pooling": "mean"}
     same |= {"sentence_vector": "pooled", "prompt": ""}
     fitted = toy_export.components
-    assert server_files.changes(former, same, fitted) == []
+    assert former_export.changes(former, same, fitted) == []
     # The place of a language is its `language_index`.
     languages = {
         name: dataclasses.replace(found, components=found.components[:1])
         for name, found in reversed(fitted.languages.items())
     }
     fewer = components_file.PrincipalComponents(fitted.fingerprint, languages)
-    assert server_files.changes(former, same, fewer) == [
+    assert former_export.changes(former, same, fewer) == [
         "PCR languages ['de', 'zh-hant'], now ['zh-hant', 'de'] (--pcr)",
         "PCR components 2, now 1 (--pcr)",
     ]
     other = {"precision": "bfloat16", "seq_length": 9, "pooling": "cls"}
     other |= {"sentence_vector": "projected", "prompt": "query: "}
-    lost, *others = server_files.changes(former, other, None)
+    lost, *others = former_export.changes(former, other, None)
     known = r"the signatures pcr and (\w+ and )*pcr_tensors, now without \(--pcr\)"
     assert re.fullmatch(known, lost)
     assert others == [
@@ -306,15 +306,15 @@ def test_what_clients_would_miss_is_named(toy_export, tmp_path):
         "sentence_vector pooled, now projected (--sentence_vector)",
         "prompt '', now 'query: ' (--prompt)",
     ]
-    assert server_files.changes(f"{tmp_path}/none", other, None) == []
+    assert former_export.changes(f"{tmp_path}/none", other, None) == []
     description = tmp_path / "1" / export_layout.PROVENANCE
     description.parent.mkdir(parents=True)
     description.write_text('{"prompt": "query: "}')
-    assert server_files.changes(str(tmp_path), same, fitted) == [
+    assert former_export.changes(str(tmp_path), same, fitted) == [
         "prompt 'query: ', now '' (--prompt)"
     ]
     description.write_text("{")
-    assert server_files.changes(str(tmp_path), other, None) == []
+    assert former_export.changes(str(tmp_path), other, None) == []
 
 
 def test_a_mistake_is_one_line_and_leaves_nothing(source, tmp_path):

@@ -22,7 +22,7 @@ from cmlm.evaluation import results, run
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.evaluation.store import Store
 from cmlm.evaluation.tasks import retrieval
-from export import dev_server, model_card, saved_models, server_files
+from export import dev_server, former_export, model_card, saved_models
 
 TEXTS = ["sat on a mat", "", "dog ran"]
 PROMPTS = {"query": "the cat ", "passage": "a mat, "}
@@ -379,14 +379,14 @@ def test_the_card_takes_any_prompt(source):
 
 
 def test_lost_prompts_are_named(exported):
-    changed = server_files.changes(f"{exported}/serving", {"prompts": {}}, None)
+    changed = former_export.changes(f"{exported}/serving", {"prompts": {}}, None)
     had = "prompts query 'the cat ', passage 'a mat, '"
     assert changed == [f"{had}, now none (--prompts)"]
     other = {"prompts": {"query": "q ", "passage": "a mat, "}}
-    changed = server_files.changes(f"{exported}/serving", other, None)
+    changed = former_export.changes(f"{exported}/serving", other, None)
     assert changed == ["prompts query 'the cat ', now query 'q ' (--prompts)"]
     same = {"prompts": PROMPTS}
-    assert server_files.changes(f"{exported}/serving", same, None) == []
+    assert former_export.changes(f"{exported}/serving", same, None) == []
 
 
 def test_the_client_requests_a_prompt(server, plain):

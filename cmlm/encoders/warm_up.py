@@ -28,6 +28,27 @@ SENTENCES = (
 )
 
 
+def example_inputs(graph, components) -> dict[str, tf.Tensor]:
+    """Returns example values of every input of the signatures, by name.
+
+    Args:
+        graph: the SentenceGraph that is served.
+        components: PrincipalComponents or None.
+    """
+    text = tf.constant(SENTENCES)
+    tokens = graph.tokenizer.encode(text, graph.seq_length)
+    ids = tokens.to_tensor(graph.tokenizer.pad_id)
+    languages = list(components.languages) if components else [""]
+    return {
+        "text": text,
+        "input_word_ids": ids,
+        "input_mask": tf.ones_like(tokens).to_tensor(),
+        "input_type_ids": tf.zeros_like(ids),
+        "language": tf.repeat(tf.constant(languages[:1]), len(SENTENCES)),
+        "language_index": tf.zeros([len(SENTENCES)], tf.int32),
+    }
+
+
 def write(directory: str, signatures: Mapping, inputs: Mapping) -> None:
     """Writes two requests for every signature: one sentence, and several sentences.
 
