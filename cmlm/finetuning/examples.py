@@ -111,11 +111,10 @@ def encode(
         least = n_special + len(columns)
         if seq_length < least:
             raise fields.refused("--seq_length", seq_length, f"at least {least}")
-        if len(columns) == 1:
-            tokens = tokenizer.encode(columns[0], seq_length)
-        else:
-            tokens = tokenizer.encode_pair(*columns, seq_length)
-        whole = sum(tokenizer.tokenize(column).row_lengths() for column in columns)
+        tokenized = [tokenizer.tokenize(column) for column in columns]
+        enclose = tokenizer.enclose if len(columns) == 1 else tokenizer.enclose_pair
+        tokens = enclose(*tokenized, seq_length)
+        whole = sum(column.row_lengths() for column in tokenized)
         truncated += int(np.sum(whole + n_special > seq_length))
         ids.append(tokens.values.numpy())
         lengths.append(tokens.row_lengths().numpy())

@@ -168,10 +168,24 @@ class Tokenizer(tf.Module):
             int32 [n, (tokens)] as `[CLS] ... [SEP] ... [SEP]`, with `pair_separators`
             separators between the texts.
         """
-        first, second = trim(
-            [self._first_tokens(text, seq_length) for text in (first, second)],
-            seq_length - 2 - self.pair_separators,
-        )
+        first, second = (self._first_tokens(t, seq_length) for t in (first, second))
+        return self.enclose_pair(first, second, seq_length)
+
+    def enclose_pair(
+        self, first: tf.RaggedTensor, second: tf.RaggedTensor, seq_length: int
+    ) -> tf.RaggedTensor:
+        """Adds the special tokens to tokenised pairs of texts.
+
+        Args:
+            first: int32 [n, (tokens)] from `tokenize`.
+            second: the same.
+            seq_length: see `encode_pair`.
+
+        Returns:
+            int32 [n, (tokens)], see `encode_pair`.
+        """
+        room = seq_length - 2 - self.pair_separators
+        first, second = trim([first, second], room)
         column = tf.ones([first.nrows(), 1], tf.int32)
         cls, sep = self.cls_id * column, self.sep_id * column
         between = [sep] * self.pair_separators
