@@ -21,7 +21,6 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices, path_names
-from cmlm.common.counts import counted
 from cmlm.errors import UserError
 
 flags.DEFINE_string(
@@ -351,10 +350,10 @@ def _stages_to_train(planned, strategy):
 def _build(stage, strategy, writes: bool = True):
     """Builds the run of a stage and describes it."""
     with cli.quiet_imports():
-        from cmlm.training import building
+        from cmlm.training import building, reporting
 
     run = building.build(stage, strategy=strategy, writes=writes)
-    print(_describe(run), file=sys.stderr)
+    print(reporting.describe(run), file=sys.stderr)
     return run
 
 
@@ -384,19 +383,12 @@ def _evaluate(stage, strategy) -> None:
 def _train(stage, strategy) -> int | None:
     """Trains to the end of a stage. Returns the exit code if a signal stopped it."""
     with cli.quiet_imports():
-        from cmlm.training import engine
+        from cmlm.training import engine, reporting
         from cmlm.training.finite import NonFiniteError
 
     run = _build(stage, strategy)
-    # A stage before the last may be built only to make up for its validation.
-    if run.is_over and not stage.whole:
-        length = "epochs" if run.config.trainer.epochs else "train_steps"
-        print(
-            f"the run has finished its {run.trainer.step:,} steps; a larger "
-            f"trainer.{length} continues it on this text. For new text, use "
-            f"--init_checkpoint={shlex.quote(run.directory)} and another --model_dir",
-            file=sys.stderr,
-        )
+    if remark := reporting.remark(run, stage):
+        print(remark, file=sys.stderr)
     try:
         engine.train(run, validate=FLAGS.mode == "train_and_eval")
     except engine.Stopped as stopped:
@@ -410,36 +402,6 @@ def _train(stage, strategy) -> int | None:
             "trainer.optimizer.learning_rate or a longer warm-up may help"
         ) from error
     return None
-
-
-def _describe(run) -> str:
-    """Describes model and steps of a run in two lines."""
-    model, trainer = run.config.model, run.config.trainer
-    weights = {
-        variable.ref(): variable.shape.num_elements()
-        for part in run.trainer.model.parts.values()
-        for variable in part.trainable_variables
-    }
-    batches = []
-    for name, objective in run.trainer.objectives.items():
-        batches.append(f"{name} {objective.global_batch_size} a step")
-        first, end = objective.config.start_step, objective.config.end_step
-        if first:
-            batches[-1] += f" from step {first:,}"
-        if end is not None and end < trainer.train_steps:
-            batches[-1] += f" until step {end:,}"
-        parts = run.trainer.gradients[name].micro_batches
-        if parts > 1:
-            batches[-1] += f" in {parts} micro-batches"
-    replicas = run.strategy.num_replicas_in_sync
-    return (
-        f"model: {counted(model.num_layers, 'layer')} of {model.hidden_size}, "
-        f"{model.vocab_size:,} tokens, {sum(weights.values()) / 1e6:.1f} M weights\n"
-        f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {', '.join(batches)}; "
-        f"{counted(replicas, 'replica')}, {trainer.optimizer.type} "
-        f"{trainer.optimizer.learning_rate:g}, "
-        f"{run.config.runtime.mixed_precision_dtype or 'float32'}"
-    )
 
 
 if __name__ == "__main__":

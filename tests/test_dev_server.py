@@ -33,9 +33,13 @@ from export import dev_server, session_model
 
 
 @pytest.fixture(scope="module")
-def server(toy_export):
-    path = locating.find_export(toy_export.path)
-    made = dev_server.Server(servers.session(path))
+def model(toy_export):
+    return servers.session(locating.find_export(toy_export.path))
+
+
+@pytest.fixture(scope="module")
+def server(model):
+    made = dev_server.Server(model)
     made.start()
     yield made
     made.stop()
@@ -287,15 +291,15 @@ def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
 
 
 def test_a_request_of_grpc_that_is_too_long_or_has_many_rows_is_refused(
-    server, monkeypatch
+    server, model, monkeypatch
 ):
     monkeypatch.setattr(session_model, "_MOST_ROWS", 3)
     said = "text has 4 rows; allowed: 3 in a request"
-    model = f"{server.rest}/v1/models/cmlm:predict"
-    assert ask(model, b'{"inputs": ["a", "b", "c"]}')[0] == 200
-    assert ask(model, b'{"inputs": ["a", "b", "c", "d"]}') == (400, {"error": said})
+    address = f"{server.rest}/v1/models/cmlm:predict"
+    assert ask(address, b'{"inputs": ["a", "b", "c"]}')[0] == 200
+    assert ask(address, b'{"inputs": ["a", "b", "c", "d"]}') == (400, {"error": said})
     monkeypatch.setattr(dev_server, "_MOST_BYTES", 1000)
-    small = dev_server.Server(server._model)
+    small = dev_server.Server(model)
     small.start()
     request = predict_pb2.PredictRequest()
     request.model_spec.name = "cmlm"
@@ -348,13 +352,13 @@ def test_the_page_belongs_to_the_model_and_loads_nothing_else(server):
     assert page.count('vectors("serving_default", ') == 3 and "SIGNATURE_" not in page
 
 
-def test_a_port_in_use_and_a_folder_without_export_are_named(server, tmp_path):
+def test_a_port_in_use_and_a_folder_without_export_are_named(server, model, tmp_path):
     port = int(server.rest.rpartition(":")[2])
     with pytest.raises(UserError, match=f"--port={port} cannot be used on localhost"):
-        dev_server.Server(server._model, port=port)
+        dev_server.Server(model, port=port)
     port = int(server.grpc.rpartition(":")[2])
     with pytest.raises(UserError, match=f"--grpc_port={port} cannot be used on local"):
-        dev_server.Server(server._model, grpc_port=port)
+        dev_server.Server(model, grpc_port=port)
     with pytest.raises(UserError, match="is not an export; allowed: a folder"):
         locating.find_export(str(tmp_path))
     (tmp_path / "params.yaml").touch()
@@ -381,11 +385,11 @@ def test_ports_are_checked_before_a_model_is_loaded():
 
 
 @pytest.mark.parametrize("protocol", ["rest", "grpc"])
-def test_a_request_under_way_is_answered_before_the_server_stops(server, protocol):
+def test_a_request_under_way_is_answered_before_the_server_stops(model, protocol):
     begun, answered = threading.Event(), []
 
     class Slow:
-        signatures = server._model.signatures
+        signatures = model.signatures
 
         def predict(self, name, inputs):
             begun.set()
@@ -412,12 +416,12 @@ def test_a_name_that_no_address_holds_is_refused(name):
         dev_server.check_name(name)
 
 
-def test_a_server_at_ipv6_whose_model_has_a_space(server):
+def test_a_server_at_ipv6_whose_model_has_a_space(model):
     try:
         dev_server.check_ports("::1", 0, 0)
     except UserError:
         pytest.skip("no IPv6")
-    made = dev_server.Server(server._model, "two words", host="::1")
+    made = dev_server.Server(model, "two words", host="::1")
     made.start()
     try:
         assert made.rest == f"http://[::1]:{made.port}"

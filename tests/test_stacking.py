@@ -1,21 +1,26 @@
 """Progressive stacking: layers are copies, stages follow each other and resume."""
 
+import gc
 import shutil
 import types
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import toys
+from absl import flags
+from absl.testing import flagsaver
 
+from cmlm import train
 from cmlm.common import distributed
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import restoring
 from cmlm.modeling.stacking import stack
 from cmlm.tokenization import vocabulary_file
-from cmlm.training import agreement, building, engine, stages
+from cmlm.training import agreement, building, engine, reporting, stages
 from cmlm.training.stages import Stage
 from cmlm.training.start import Start
 
@@ -232,10 +237,9 @@ def test_a_later_stage_of_an_earlier_version_has_the_start_of_the_first(text, tm
     assert model_dir.read_config(last.directory).init_checkpoint == ""
 
 
-@pytest.mark.usefixtures("eager")
-@pytest.mark.large
-def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
-    config = toys.run_config(
+def two_stages(text):
+    """A run of a step with one layer and of two steps with two."""
+    return toys.run_config(
         text,
         **{
             "model.num_layers": 2,
@@ -244,6 +248,38 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
             "trainer.checkpoint_interval": 1,
         },
     )
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.large
+def test_a_stage_is_gone_when_the_next_one_begins(
+    text, tmp_path, one_device, monkeypatch
+):
+    models, build = [], building.build
+
+    def watched(*arguments, **settings):
+        assert not [model for model in models if model() is not None]
+        built = build(*arguments, **settings)
+        models.append(weakref.ref(built.trainer.model))
+        return built
+
+    monkeypatch.setattr(building, "build", watched)
+    planned = stages.plan(two_stages(text), str(tmp_path / "run"))
+    # Keras' layers form cycles.
+    gc.disable()
+    try:
+        with flagsaver.flagsaver():
+            flags.FLAGS(["train", f"--model_dir={tmp_path}/run", "--mode=train"])
+            assert train._train_stages(planned, one_device) is None
+    finally:
+        gc.enable()
+    assert len(models) == 2
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.large
+def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
+    config = two_stages(text)
 
     def run(directory):
         planned = stages.plan(config, str(directory))
@@ -270,12 +306,19 @@ def test_stages_run_and_resume_in_the_middle_of_one(text, tmp_path):
         for path in (tmp_path / "stopped", tmp_path / "stopped" / "stages" / "1-layers")
     }
     assert len(vocabularies) == 1
+    # A stage before the last does not go on with more steps.
+    first = building.build(planned[0])
+    assert first.is_over and reporting.remark(first, planned[0]) is None
     # A finished run needs its stages no more.
     shutil.rmtree(tmp_path / "stopped" / "stages")
     assert stages.count_done(planned, validates=False) == 2
     last = planned[-1]
     again = building.build(last)
     assert again.is_over
+    said = (
+        "finished its 2 steps; a larger trainer.train_steps continues it on this text"
+    )
+    assert said in reporting.remark(again, last)
 
 
 @pytest.mark.usefixtures("eager")

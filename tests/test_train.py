@@ -1,10 +1,7 @@
 """`python -m cmlm.train`: every file in configs/ runs, every mistake is named."""
 
-import gc
 import os
 import shutil
-import types
-import weakref
 from pathlib import Path
 
 import commands
@@ -19,7 +16,7 @@ from cmlm import train
 from cmlm.config import overrides
 from cmlm.encoders import model_dir
 from cmlm.errors import UserError
-from cmlm.training import building, engine, stages
+from cmlm.training import building, engine, reporting, stages
 from cmlm.training.stages import Stage
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -335,80 +332,27 @@ def test_the_stages_divide_the_layers_of_flags_or_preset(start, setting, said):
         )
 
 
-@pytest.mark.parametrize("directory", ["run", "run/stages/1-layers"])
-def test_only_the_last_stage_goes_on_with_more_steps(directory, monkeypatch, capsys):
-    stage = Stage(None, directory, whole="" if directory == "run" else "run")
-    built = types.SimpleNamespace(
-        directory=directory,
-        config=toys.run_config("text.txt"),
-        trainer=types.SimpleNamespace(step=20),
-        is_over=True,
-    )
-    monkeypatch.setattr(building, "build", lambda *_, **__: built)
-    monkeypatch.setattr(engine, "train", lambda *_, **__: None)
-    monkeypatch.setattr(train, "_describe", lambda _: "")
-    with flagsaver.flagsaver():
-        flags.FLAGS(["train"])
-        train._train(stage, None)
-    said = "larger trainer.train_steps continues it on this text. For new text, use --"
-    assert (said in capsys.readouterr().err) == (directory == "run")
-
-
-def test_the_steps_of_an_objective_are_told():
+@pytest.mark.large
+def test_the_steps_of_an_objective_are_told(tmp_path, one_device):
+    text = toys.write_corpus(tmp_path / "corpus.txt")
     settings = {
         "task.mlm.weight": 1,
+        "task.mlm.train_data.input_path": text,
         "task.mlm.train_data.global_batch_size": 4,
         "task.mlm.train_data.seq_length": 16,
+        "task.mlm.train_data.hold_out_fraction": 0.2,
         "task.mlm.end_step": 5,
         "task.cmlm.start_step": 5,
         "task.cmlm.end_step": 20,
+        "trainer.micro_batch_size": 4,
+        "runtime.mixed_precision_dtype": "float32",
     }
-    config = toys.run_config("text.txt", **settings)
-    run = types.SimpleNamespace(
-        config=config,
-        strategy=types.SimpleNamespace(num_replicas_in_sync=1),
-        trainer=types.SimpleNamespace(
-            step=0,
-            model=types.SimpleNamespace(parts={}),
-            objectives={
-                name: types.SimpleNamespace(
-                    config=each, global_batch_size=each.train_data.global_batch_size
-                )
-                for name, each in config.task.enabled().items()
-            },
-            gradients=dict.fromkeys(
-                ("cmlm", "mlm"), types.SimpleNamespace(micro_batches=1)
-            ),
-        ),
+    config = toys.run_config(text, **settings)
+    run = building.build(Stage(config, str(tmp_path / "run")), strategy=one_device)
+    assert reporting.describe(run).splitlines()[1] == (
+        "steps 0 to 20: cmlm 8 a step from step 5 in 2 micro-batches, "
+        "mlm 4 a step until step 5; 1 replica, lamb 0.001, float32"
     )
-    said = "steps 0 to 20: cmlm 8 a step from step 5, mlm 4 a step until step 5; 1 rep"
-    assert said in train._describe(run)
-
-
-def test_a_stage_is_gone_when_the_next_one_begins(tmp_path, monkeypatch):
-    class Layer:
-        """An object in a cycle."""
-
-        def __init__(self):
-            self.itself = self
-
-    built = []
-
-    def train_stage(stage, strategy):
-        assert not [of for of in built if of() is not None]
-        layer = Layer()
-        built.append(weakref.ref(layer))
-
-    monkeypatch.setattr(train, "_train", train_stage)
-    monkeypatch.setattr(train, "_stages_to_train", lambda *_: iter("ab"))
-    gc.disable()
-    try:
-        with flagsaver.flagsaver():
-            flags.FLAGS(["train", f"--model_dir={tmp_path}"])
-            assert train._train_stages([], None) is None
-    finally:
-        gc.enable()
-    assert len(built) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,20 @@
-"""Reports of a run: the progress line, rows of metrics, and log lines."""
+"""Reports of a run: its description, the progress line, rows of metrics, log lines."""
 
 from __future__ import annotations
 
 import functools
 import logging
+import shlex
 import time
 from collections.abc import Mapping
 
 from cmlm.common import distributed, once, progress
+from cmlm.common.counts import counted
 from cmlm.config import experiment
 from cmlm.encoders import model_dir
 from cmlm.training import metrics_log
+from cmlm.training.building import Run
+from cmlm.training.stages import Stage
 from cmlm.training.totals import add_totals, means
 from cmlm.training.trainer import Trainer
 
@@ -18,6 +22,52 @@ logger = logging.getLogger(__name__)
 
 # The most metrics in the log line after a validation.
 _MOST_TOLD = 40
+
+
+def describe(run: Run) -> str:
+    """Describes model and steps of a run in two lines."""
+    model, trainer = run.config.model, run.config.trainer
+    weights = {
+        variable.ref(): variable.shape.num_elements()
+        for part in run.trainer.model.parts.values()
+        for variable in part.trainable_variables
+    }
+    batches = []
+    for name, objective in run.trainer.objectives.items():
+        batches.append(f"{name} {objective.global_batch_size} a step")
+        first, end = objective.config.start_step, objective.config.end_step
+        if first:
+            batches[-1] += f" from step {first:,}"
+        if end is not None and end < trainer.train_steps:
+            batches[-1] += f" until step {end:,}"
+        parts = run.trainer.gradients[name].micro_batches
+        if parts > 1:
+            batches[-1] += f" in {parts} micro-batches"
+    replicas = run.strategy.num_replicas_in_sync
+    return (
+        f"model: {counted(model.num_layers, 'layer')} of {model.hidden_size}, "
+        f"{model.vocab_size:,} tokens, {sum(weights.values()) / 1e6:.1f} M weights\n"
+        f"steps {run.trainer.step:,} to {trainer.train_steps:,}: {', '.join(batches)}; "
+        f"{counted(replicas, 'replica')}, {trainer.optimizer.type} "
+        f"{trainer.optimizer.learning_rate:g}, "
+        f"{run.config.runtime.mixed_precision_dtype or 'float32'}"
+    )
+
+
+def remark(run: Run, stage: Stage) -> str | None:
+    """What the user is told of a run that had all of its steps before it was built.
+
+    None for other runs, and for a stage before the last, which may be built only to
+    make up for its validation.
+    """
+    if not run.is_over or stage.whole:
+        return None
+    length = "epochs" if run.config.trainer.epochs else "train_steps"
+    return (
+        f"the run has finished its {run.trainer.step:,} steps; a larger "
+        f"trainer.{length} continues it on this text. For new text, use "
+        f"--init_checkpoint={shlex.quote(run.directory)} and another --model_dir"
+    )
 
 
 class Reporter:
