@@ -15,7 +15,6 @@ from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.encoders.signatures import SIGNATURES, of_prompts
-from cmlm.errors import UserError
 from cmlm.modeling import export_layout, inference_graph
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
@@ -146,7 +145,7 @@ def compare(
     tensors = _load(directory, export_layout.PREPROCESSOR)(text)
     vectors = _load(directory, export_layout.ENCODER)(tensors)["default"]
     two = {
-        f"{export_layout.PREPROCESSOR} and {export_layout.ENCODER}": _difference(
+        f"{export_layout.PREPROCESSOR} and {export_layout.ENCODER}": arrays.difference(
             vectors, expected
         )
     }
@@ -157,7 +156,7 @@ def compare(
     )
     for name, row in of_prompts(opened.prompts).items():
         prompted = opened.tokenizer.prompted(opened.prompts[name])
-        served[f"{serving_folder}, {name}"] = _difference(
+        served[f"{serving_folder}, {name}"] = arrays.difference(
             loaded[name](text=text)[row.output],
             _expected(opened, text, seq_length, prompted),
         )
@@ -165,25 +164,14 @@ def compare(
         (two, TOLERANCE),
         (served, TOLERANCES[precision]),
     ):
-        for name, (difference, scale) in differences.items():
-            # Not `>`: a NaN must not pass.
-            if not difference <= scale * tolerance:
-                raise UserError(
-                    f"the vectors of {name} differ from those of {opened.checkpoint} "
-                    f"by {difference:.1e}; allowed: at most {scale * tolerance:.0e}; "
-                    "nothing was exported"
-                )
+        for name, found in differences.items():
+            message = f"the vectors of {name} differ from those of {opened.checkpoint}"
+            arrays.check_difference(found, tolerance, message, "; nothing was exported")
     return max(difference for difference, _ in (*two.values(), *served.values()))
 
 
 def _load(directory: str, name: str):
     return tf.saved_model.load(os.path.join(directory, name))
-
-
-def _difference(vectors, expected: np.ndarray) -> tuple[float, float]:
-    """The largest difference, and the largest expected number, at least 1."""
-    scale = max(1.0, float(np.abs(expected).max()))
-    return float(np.abs(vectors - expected).max()), scale
 
 
 def _expected(
@@ -208,7 +196,7 @@ def _differences_of_serving(
     expected: np.ndarray,
     components: PrincipalComponents | None,
 ) -> dict[str, tuple[float, float]]:
-    """The `_difference` of each of `SIGNATURES`, by its name and language.
+    """The `arrays.difference` of each of `SIGNATURES`, by its name and language.
 
     Args:
         served: the signatures of the serving model.
@@ -236,5 +224,5 @@ def _differences_of_serving(
                 expected, None if found is None else found.components
             )
             key = f"{folder}, {name} {language}".rstrip()
-            differences[key] = _difference(vectors[row.output], reference)
+            differences[key] = arrays.difference(vectors[row.output], reference)
     return differences

@@ -547,6 +547,19 @@ def test_npy_is_whole_or_not_there(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["x.npy"]
 
 
+def test_a_difference_is_refused_beyond_rounding_and_as_nan():
+    expected = np.array([[4.0, -8.0]], np.float32)
+    found = arrays.difference(expected + np.float32(0.5), expected)
+    assert found == (0.5, 8.0)
+    arrays.check_difference(found, 0.0625, "a differs from b")
+    said = "^a differs from b by 5.0e-01; allowed: at most 4e-01; nothing is written$"
+    with pytest.raises(UserError, match=said):
+        arrays.check_difference(found, 0.05, "a differs from b", "; nothing is written")
+    with pytest.raises(UserError, match="by nan"):
+        found = arrays.difference(np.full([1, 2], np.nan), expected)
+        arrays.check_difference(found, 1.0, "a differs from b")
+
+
 def test_float16_rounds_and_refuses_larger_numbers(tmp_path):
     rows = np.array([[0.1, 65504], [1 + 2**-11, -3]], np.float32)
     path = str(tmp_path / "x.npy")

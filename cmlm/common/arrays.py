@@ -167,6 +167,40 @@ def checked(
     return vectors
 
 
+def difference(vectors: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The largest difference of two arrays, and the largest expected number.
+
+    Args:
+        vectors: floats of any shape.
+        expected: floats of the same shape; if all are below 1, the second result is 1.
+    """
+    scale = max(1.0, float(np.abs(expected).max()))
+    return float(np.abs(vectors - expected).max()), scale
+
+
+def check_difference(
+    found: tuple[float, float], tolerance: float, message: str, outcome: str = ""
+) -> None:
+    """Refuses a difference of more than rounding.
+
+    Args:
+        found: the result of `difference`.
+        tolerance: the largest allowed difference of numbers up to 1.
+        message: what differs from what, such as "A differs from B".
+        outcome: the end of the message.
+
+    Raises:
+        UserError: the difference is larger, or NaN.
+    """
+    largest, scale = found
+    # Not `>`: a NaN must not pass.
+    if not largest <= scale * tolerance:
+        raise UserError(
+            f"{message} by {largest:.1e}; allowed: at most {scale * tolerance:.0e}"
+            f"{outcome}"
+        )
+
+
 def map_npy(path: str) -> np.ndarray:
     """Maps an .npy file of vectors, float [n, dim], into memory.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files, path_names
+from cmlm.common import arrays, files, path_names
 from cmlm.encoders import locating, model_dir, opening, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, pruning, restoring
@@ -185,13 +185,10 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
     if not some:
         raise UserError("the text to prune for has no line with a word")
     expected, vectors = (_encode(name, some) for name in (model, pruned))
-    difference = float(np.abs(vectors - expected).max())
-    if difference > _TOLERANCE * max(1.0, float(np.abs(expected).max())):
-        raise UserError(
-            f"pruning changes the vectors of {model} by up to {difference:.1e}: "
-            "nothing is written"
-        )
-    return difference
+    found = arrays.difference(vectors, expected)
+    message = f"pruning changes the vectors of {model}"
+    arrays.check_difference(found, _TOLERANCE, message, "; nothing is written")
+    return found[0]
 
 
 def _encode(model: str, lines: list[str]) -> np.ndarray:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import checksums, json_files
+from cmlm.common import arrays, checksums, json_files
 from cmlm.encoders import batching, locating, warm_up
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -195,11 +195,8 @@ def check(directory: str, texts: list[tuple[str, ...]], expected: np.ndarray) ->
     Raises:
         UserError: the difference is more than rounding.
     """
-    difference = float(np.abs(Tuned(directory).logits(texts) - expected).max())
-    scale = max(1.0, float(np.abs(expected).max()))
-    if not difference <= TOLERANCE * scale:
-        raise UserError(
-            f"{directory} differs from the tuned model by {difference:g}; allowed: "
-            f"{TOLERANCE * scale:g}"
-        )
-    return difference
+    found = arrays.difference(Tuned(directory).logits(texts), expected)
+    arrays.check_difference(
+        found, TOLERANCE, f"{directory} differs from the tuned model"
+    )
+    return found[0]
