@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.rules import UNCASED, Rules
-from cmlm.tokenization.word_pieces import WordSplitter
+from cmlm.tokenization.word_pieces import JOINER, WordSplitter
 
 
 class Units:
@@ -50,5 +50,5 @@ def _runs(units: list[str]) -> list[list[str]]:
 def _is_word(unit: str) -> bool:
     if unit == "[UNK]":
         return False
-    text = unit.removeprefix("##") if len(unit) > 2 else unit
+    text = unit.removeprefix(JOINER) if len(unit) > 2 else unit
     return any(unicodedata.category(character)[0] in "LMN" for character in text)

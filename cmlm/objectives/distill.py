@@ -12,6 +12,7 @@ from cmlm.data import pair_pipelines, streams
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
+from cmlm.tokenization.word_pieces import JOINER
 
 ALIGNED = "aligned"
 PROJECTIONS = ("pca", ALIGNED, "linear")
@@ -164,7 +165,7 @@ class DistillObjective(EmbeddingObjective):
 
 def word_of(token: str) -> str:
     """Returns the string of a token that a teacher reads: `##ing` as `ing`."""
-    return token.removeprefix("##") or token
+    return token.removeprefix(JOINER) or token
 
 
 def projected(directions: np.ndarray, width: int) -> np.ndarray:

@@ -13,6 +13,8 @@ from cmlm.tokenization import letters, tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.rules import UNCASED, Rules
 
+# Begins a piece inside a word.
+JOINER = "##"
 # Letters that hardly any vocabulary contains. One of them replaces each long word and
 # becomes [UNK].
 _RARE_LETTERS = range(0xA66E, 0x14400)
@@ -46,7 +48,7 @@ class WordPiece(Tokenizer):
         found = found or vocabulary_file.read(vocab_file)
         super().__init__(vocab_file, found, rules)
         # Only a `##` piece joins, and it joins whatever stands before it.
-        self.is_continuation = np.array([t.startswith("##") for t in found.tokens])
+        self.is_continuation = np.array([t.startswith(JOINER) for t in found.tokens])
         self._word_borders = np.array([self.is_continuation, [True] * self.vocab_size])
         try:
             self._wordpiece = tf_text.FastBertTokenizer(

@@ -23,9 +23,8 @@ import tensorflow as tf
 from cmlm.errors import UserError
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.unigrams import SPACE, Unigrams
-from cmlm.tokenization.word_pieces import WordPiece, WordSplitter
+from cmlm.tokenization.word_pieces import JOINER, WordPiece, WordSplitter
 
-_JOINER = "##"
 _ASCII = string.ascii_letters + string.digits + string.punctuation
 
 
@@ -53,7 +52,7 @@ def needed(tokenizer: Tokenizer, windows: Iterable[list[str]]) -> np.ndarray:
         for lines in windows
     )
     if isinstance(tokenizer, WordPiece):
-        prefix, characters = _JOINER, _keep_word_pieces(tokenizer, ids, texts, kept)
+        prefix, characters = JOINER, _keep_word_pieces(tokenizer, ids, texts, kept)
     elif isinstance(tokenizer, Unigrams):
         prefix, characters = SPACE, _keep_unigrams(tokenizer, texts, kept)
     else:
@@ -121,7 +120,7 @@ def longest_matches(word: str, ids: Mapping[str, int]) -> list[int]:
     taken: list[int] = []
     start = 0
     while start < len(word):
-        prefix = _JOINER if start else ""
+        prefix = JOINER if start else ""
         for end in range(len(word), start, -1):
             number = ids.get(prefix + word[start:end])
             if number is not None:

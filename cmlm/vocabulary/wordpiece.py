@@ -22,7 +22,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Set
 
-JOINER = "##"
+from cmlm.tokenization.word_pieces import JOINER
+
 _ITERATIONS = 4
 
 
@@ -34,7 +35,6 @@ class Learner:
     Args:
         words: words and their counts. A later part of a word begins with `##`.
         reserved: tokens that always come first.
-        max_length: most characters of a word; longer words are ignored.
         max_characters: number of most frequent characters to use; words with other
             characters are ignored.
         once: words that occur once, whatever their count. A piece of several characters
@@ -45,17 +45,12 @@ class Learner:
         self,
         words: list[tuple[str, int]],
         reserved: list[str],
-        max_length: int,
         max_characters: int,
         once: Set[str] = frozenset(),
     ):
         self._reserved = reserved
         taken = set(reserved)
-        words = [
-            (word, count)
-            for word, count in words
-            if len(word.removeprefix(JOINER)) <= max_length and word not in taken
-        ]
+        words = [(word, count) for word, count in words if word not in taken]
         frequency = count_characters(words)
         ranked = sorted(frequency.items(), key=lambda item: (-item[1], item[0]))
         allowed = {character for character, _ in ranked[:max_characters]}
