@@ -115,6 +115,10 @@ FLAGS = flags.FLAGS
 
 # Files of fewer sentences on average may well be one document each.
 _MANY_SENTENCES = 1_000
+_HINT = (
+    "without a blank line, each file is one document; if each line is a document, "
+    "awk '{print; print \"\"}' OLD > NEW separates them"
+)
 _FLAGS_OF_STEPS = ("quality_model", "remove_sentences_of", "max_sentences")
 
 
@@ -201,10 +205,7 @@ def _split() -> None:
         and totals["documents"] <= len(paths)
         and totals["sentences"] >= _MANY_SENTENCES * len(paths)
     ):
-        print(
-            "without a blank line, each file is one document; if each line is a "
-            "document, awk '{print; print \"\"}' OLD > NEW separates them"
-        )
+        print(_HINT)
     named = files.pattern(os.path.join(FLAGS.output, "*.txt.gz"))
     # A run needs the name for the lower case of Turkish, and for its log.
     _print_use("train_data", f"{FLAGS.language}={named}")
@@ -242,6 +243,14 @@ def _run_pipeline() -> None:
         settings, FLAGS.output, FLAGS.overwrite, FLAGS.beam_options, FLAGS.workers
     )
     print(report.summary(stats))
+    read = {unit: flow["out"] for unit, flow in stats["steps"]["read"].items()}
+    # The steps see documents: a document has one language.
+    if (
+        FLAGS.layout == "lines"
+        and read["documents"] <= stats["source"]["files"]
+        and read["lines"] > read["documents"]
+    ):
+        print(_HINT)
     for damage in stats["damaged_files"]:
         print(f"damaged, read up to the damage: {damage}")
     for reason in stats["files_left_out"]:

@@ -70,6 +70,26 @@ def test_a_file_of_many_lines_without_a_blank_one_gets_a_hint(tmp_path):
     assert "awk" not in done.stdout
 
 
+def test_documents_without_a_blank_line_get_the_hint_of_the_pipeline(tmp_path):
+    """The first text would decide the language of all."""
+    texts = [
+        "The printer on the second floor is broken again since this morning.",
+        "Der Drucker im zweiten Stock ist seit heute Morgen wieder kaputt.",
+    ]
+    path, output = tmp_path / "tickets.txt", tmp_path / "corpus"
+    options = [
+        *("--layout=lines", f"--input={path}", f"--output={output}", "--overwrite"),
+        *("--steps=language", "--language=all", "--workers=1"),
+    ]
+    for end, hints in (("\n", 1), ("\n\n", 0)):
+        path.write_text("".join(text + end for text in texts * 20))
+        done = run("prepare", *options)
+        assert done.returncode == 0, done.stderr
+        said = "if each line is a document, awk '{print; print"
+        assert done.stdout.count(said) == hints
+        assert ("de: 20 documents" in done.stdout) == (not hints)
+
+
 @pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
 def test_the_printed_flag_names_the_output(raw, tmp_path, steps):
     output = tmp_path / "it's news, [2019]"
