@@ -81,7 +81,8 @@ flags.DEFINE_list(
 flags.DEFINE_integer(
     "shards",
     0,
-    "Files for each language; 0: one per 64 MB of input.",
+    "Files for each language; 0: one per 64 MB of input, or fewer if --language names "
+    "several.",
     0,
     choices.MAX_SHARDS,
 )

@@ -306,16 +306,20 @@ def test_a_limit_within_a_cut_takes_its_documents_in_order():
 
 
 @pytest.mark.parametrize(
-    "shards, size, expected",
+    "shards, languages, size, expected",
     [
-        (0, 0, (1, 64)),
-        (0, 200 << 20, (4, 64)),
-        (3, 200 << 20, (3, 64)),
-        (0, 1 << 50, (1 << 20, 1 << 24)),
+        (0, ("en",), 0, (1, 64)),
+        (0, ("en",), 200 << 20, (4, 64)),
+        (0, (), 200 << 20, (4, 64)),
+        (0, ("en", "de"), 200 << 20, (2, 64)),
+        (0, tuple("abcdefghij"), 64 << 30, (129, 1024)),
+        (3, ("en", "de"), 200 << 20, (3, 64)),
+        (0, ("en",), 1 << 50, (1 << 20, 1 << 24)),
     ],
 )
-def test_shards_and_buckets_grow_with_the_input(shards, size, expected):
-    sized = on_beam._sized(settings([], shards=shards), size)
+def test_shards_and_buckets_grow_with_the_input(shards, languages, size, expected):
+    chosen = settings([], shards=shards, languages=languages)
+    sized = on_beam._sized(chosen, size)
     assert (sized.shards, sized.buckets) == expected
 
 

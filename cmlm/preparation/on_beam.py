@@ -27,6 +27,9 @@ from cmlm.preparation import assembly, raw_lines, report, sources, steps
 from cmlm.preparation.settings import Settings
 
 _INPUT_BYTES_A_SHARD = 64 << 20
+# Text of several languages has fewer shards for each. If nearly all of it is in one
+# language, a shard of this language takes memory for so many times the input.
+_MOST_LANGUAGES = 8
 # One bucket holds about 50 MB of fingerprints, or 80 MB for near duplicates. Small
 # inputs get enough buckets for all workers.
 _INPUT_BYTES_A_BUCKET = 64 << 20
@@ -113,10 +116,11 @@ def run(
 
 def _sized(settings: Settings, size: int) -> Settings:
     """Settings with the numbers of shards and buckets for an input of `size` bytes."""
-    by_size = min(1 + size // _INPUT_BYTES_A_SHARD, choices.MAX_SHARDS)
+    languages = min(max(1, len(settings.languages)), _MOST_LANGUAGES)
+    by_size = 1 + size // (_INPUT_BYTES_A_SHARD * languages)
     return dataclasses.replace(
         settings,
-        shards=settings.shards or by_size,
+        shards=settings.shards or min(by_size, choices.MAX_SHARDS),
         buckets=max(_MIN_BUCKETS, size // _INPUT_BYTES_A_BUCKET),
     )
 
