@@ -37,8 +37,9 @@ wikipedia, json and csv use length and duplicate_documents; bitext uses duplicat
                          spaces)
     duplicate_lines      keeps the first of equal lines
 
-From bitext, the command always drops pairs with equal sides, with a side without a
-letter, or with a side of more than 5,000 characters.
+From bitext, the command always drops pairs whose sides are equal, or equal but for case
+and punctuation in four or more words, and pairs with a side without a letter or of more
+than 5,000 characters.
 
 These layouts and steps write OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on (.tsv.gz
 for bitext), and OUTPUT/stats.json.

@@ -98,10 +98,22 @@ def test_length_has_both_limits_inside():
 
 def test_pairs():
     counts = collections.Counter()
-    lines = ["Yes.\tJa.", "OK\tOK", "12\t12 %", "x\t" + "y" * 5001]
-    assert filters.kept(lines, filters.pair_fault, counts) == ["Yes.\tJa."]
+    good = [
+        "Yes.\tJa.",
+        "hand\tHand",
+        "winter in Berlin\tWinter in Berlin",
+        "He is here now.\tEr ist jetzt da.",
+    ]
+    lines = [
+        *("OK\tOK", "12\t12 %", "x\t" + "y" * 5001),
+        "Click here to log in.\tclick here to log in",
+        "The house is red.\tThe house is red!",
+        "今天天气很好，我们走吧。\t今天天气很好，我们走吧！",
+    ]
+    assert filters.kept([*good, *lines], filters.pair_fault, counts) == good
     assert counts == {
         "both sides equal": 1,
+        "both sides equal but for case and punctuation": 3,
         "a side without a letter": 1,
         "over 5,000 characters": 1,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import unicodedata
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -53,8 +54,13 @@ def loose_fingerprint(text: str) -> int:
     same hash. The vowel signs and tone marks of Indic scripts and Thai count as
     letters.
     """
+    return fingerprint("".join(compared(text)))
+
+
+def compared(text: str) -> Iterator[str]:
+    """Yields the characters that `loose_fingerprint` compares."""
     text = unicodedata.normalize("NFC", text).casefold()
-    return fingerprint("".join(filter(_is_compared, text)))
+    return filter(_is_compared, text)
 
 
 # The combining grapheme joiner and the inherent vowels of Khmer.

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable
 
 from cmlm.data.sentences import UNSPACED
+from cmlm.preparation import documents
 
 # LaBSE, section 3.1: it drops lines under 10 and over 5,000 characters.
 MIN_CHARACTERS = 10
 MAX_CHARACTERS = 5000
+
+# The sides of a pair with fewer words may differ in nothing but case.
+_COPY_WORDS = 4
 
 # C4 (Raffel et al., 2020, section 2.2), as coded in TensorFlow Datasets.
 MIN_WORDS = 5
@@ -123,15 +128,27 @@ def length_fault(line: str) -> str | None:
 
 
 def pair_fault(line: str) -> str | None:
-    """Returns why a pair lacks letters, or its sides are equal or long; or None."""
+    """Returns why a pair lacks letters, or its sides are copies or long; or None."""
     source, target = line.split("\t")
     if not (any(map(str.isalpha, source)) and any(map(str.isalpha, target))):
         return "a side without a letter"
     if source == target:
         return "both sides equal"
+    if _is_loose_copy(source, target):
+        return "both sides equal but for case and punctuation"
     if max(len(source), len(target)) > MAX_CHARACTERS:
         return f"over {MAX_CHARACTERS:,} characters"
     return None
+
+
+def _is_loose_copy(source: str, target: str) -> bool:
+    """Whether the sides have the same letters and digits, and more than a few words.
+
+    A few words may be a translation: `winter in Berlin` and `Winter in Berlin`.
+    """
+    letters = itertools.zip_longest(*map(documents.compared, (source, target)))
+    # Translations differ at one of the first letters.
+    return all(a == b for a, b in letters) and words(source) >= _COPY_WORDS
 
 
 # CLD2 rejects control characters and non-characters.
