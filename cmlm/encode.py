@@ -21,7 +21,7 @@ servers and stored vectors have fixed values, and the command refuses others.
 --prompt_name selects a prompt of the model for the lines. --query gets the prompt
 `query`, if the model has it. If --output, --prompt and --prompt_name are all missing,
 the lines get the first of the prompts `document`, `passage` and `corpus` that the model
-has.
+has; an empty one counts only without another one.
 """
 
 import contextlib

@@ -42,7 +42,7 @@ def main(_) -> None:
     source.check("export_dir")
     path_names.refuse_pattern(FLAGS.export_dir, "--export_dir")
     with cli.quiet_imports():
-        from cmlm.common import files, outputs
+        from cmlm.common import files, outputs, prompts
         from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
@@ -93,7 +93,14 @@ def main(_) -> None:
             "prompts": model.prompts,
         }
         unserved = model.prompts.keys() - signatures.of_prompts(model.prompts).keys()
-        for name in sorted(unserved):
+        placeholders = prompts.placeholders(model.prompts)
+        for name in sorted(placeholders):
+            print(
+                f"note: the empty prompt {name!r} gets no signature, because another "
+                "prompt of its role has a text",
+                file=sys.stderr,
+            )
+        for name in sorted(unserved - placeholders):
             print(
                 f"note: the prompt {name!r} gets no signature; allowed: a name of "
                 "letters, digits, _, . and -, with a letter or digit first, other than "

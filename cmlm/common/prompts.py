@@ -7,7 +7,7 @@ sentence-transformers' `encode_query` and `encode_document`.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cmlm.common import checksums, fields
@@ -15,7 +15,7 @@ from cmlm.common import checksums, fields
 QUERY, DOCUMENT = "query", "document"
 # The key of the fingerprint without the default prompt, if there is one.
 PLAIN = "fingerprint_without_prompt"
-# The names of a role's prompt; the first one that an encoder has counts.
+# The names of a role's prompt; `name_for` chooses one.
 ROLES = {QUERY: ("query",), DOCUMENT: ("document", "passage", "corpus")}
 
 
@@ -95,9 +95,31 @@ def fingerprint(plain: str, prompt: str) -> str:
     return checksums.of_values([plain, prompt]) if prompt else plain
 
 
-def name_for(role: str, known: Container[str]) -> str | None:
-    """The first name of a role, a key of `ROLES`, among known names; None without."""
-    return next((name for name in ROLES[role] if name in known), None)
+def name_for(role: str, known: Mapping[str, Any]) -> str | None:
+    """The name of a role's prompt.
+
+    An empty prompt counts only without another one: sentence-transformers adds an empty
+    `document` to every folder that it saves, also beside `passage`.
+
+    Args:
+        role: a key of `ROLES`.
+        known: prompts by name; an unknown text is not "".
+
+    Returns:
+        The first name of the role with a text, else its first name; None without one.
+    """
+    names = [name for name in ROLES[role] if name in known]
+    return next((name for name in names if known[name] != ""), next(iter(names), None))
+
+
+def placeholders(known: Mapping[str, Any]) -> set[str]:
+    """The names of empty prompts whose role has a prompt with a text."""
+    return {
+        name
+        for role, names in ROLES.items()
+        for name in names
+        if known.get(name) == "" != known[name_for(role, known)]
+    }
 
 
 def of_role(encoder: Any, role: str) -> str | None:

@@ -152,7 +152,7 @@ class Comparing(abc.ABC):
         """Finds the texts of a corpus that are nearest to each query, by cosine.
 
         Texts get the encoder's prompts for queries and for documents, if it has them:
-        `query`; and `document`, `passage` or `corpus`.
+        `query`; and the first of `document`, `passage` and `corpus` that is not empty.
 
         The search is exact; FAISS does it where it is installed
         (pip install 'cmlm[mine]'), numpy elsewhere. Encode a corpus once, and pass its

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from cmlm.errors import UserError
 
@@ -84,15 +84,20 @@ def of_text(name: str, argument: str = "signature") -> Signature:
     return TEXT_SIGNATURES.get(name, SIGNATURES[DEFAULT])
 
 
-def of_prompts(names: Iterable[str]) -> dict[str, Signature]:
+def of_prompts(known: Mapping[str, str]) -> dict[str, Signature]:
     """The signatures of prompts.
 
     Args:
-        names: the names of the prompts. One that is the name of another signature, or
-            that a request could not hold, gets no signature.
+        known: the prompts by name. A name of another signature, or one that a request
+            could not hold, gets no signature. Nor does a placeholder: a client, which
+            knows the names alone, would take it for the prompt of documents.
     """
+    # Imports TensorFlow, which --help of a client does without.
+    from cmlm.common import prompts
+
+    left_out = SIGNATURES.keys() | prompts.placeholders(known)
     return {
         name: SIGNATURES[DEFAULT]
-        for name in names
-        if name not in SIGNATURES and _NAME_OF_PROMPT.fullmatch(name)
+        for name in known
+        if name not in left_out and _NAME_OF_PROMPT.fullmatch(name)
     }
