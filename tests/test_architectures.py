@@ -46,6 +46,11 @@ TABLE = "embeddings.position_embeddings.weight"
 PROJECTIONS = ("query", "key", "value")
 NO_SEGMENTS = np.zeros([2, HIDDEN], np.float32)
 NARROW = 6
+# The steps of ALBERT's tokenizer before SentencePiece.
+ALBERT = (
+    *(("Replace", quote, '"') for quote in ("``", "''")),
+    *(("NFKD",), ("StripAccents",), ("Lowercase",)),
+)
 
 
 def renamed(tensors, table):
@@ -587,7 +592,8 @@ def test_a_tokenizer_that_needs_its_file_is_refused_without_it(tmp_path, kind):
     (folder / "tokenizer.json").unlink()
     if kind == "roberta":
         (folder / "sentencepiece.bpe.model").write_text("")
-    with pytest.raises(UserError, match="has no tokenizer.json, which its tokenizer"):
+    said = "has no tokenizer.json, which its tokenizer .* without TensorFlow"
+    with pytest.raises(UserError, match=said):
         opening.open_weights(str(folder))
 
 
@@ -628,6 +634,32 @@ def test_a_class_takes_its_rules_from_its_settings(tmp_path):
         ):
             settings.write_text(json.dumps(same))
             huggingface_tokenizer._check_class(found, str(folder), path)
+
+
+@pytest.mark.parametrize(
+    "steps, model_type, settings, said",
+    [
+        ((("Lowercase",),), "xlm-roberta", {}, "(Lowercase); XLMRobertaTokenizer of"),
+        ((), "xlm-roberta", {}, ""),
+        ((("NFC",),), "bert", {"tokenizer_class": "CamembertTokenizerFast"}, "(none)"),
+        ((("NFC",),), "camembert", {"tokenizer_class": "TokenizersBackend"}, ""),
+        ((("NFC",),), "bert", {}, ""),
+        (ALBERT[:2], "albert", {}, ", NFKD, StripAccents, Lowercase)"),
+        (ALBERT[:2], "albert", {"do_lower_case": False, "keep_accents": True}, ""),
+        (ALBERT, "albert", {}, ""),
+        (ALBERT, "albert", {"do_lower_case": False}, "StripAccents)"),
+    ],
+)
+def test_steps_that_transformers_does_not_take_are_named(
+    steps, model_type, settings, said, tmp_path
+):
+    """Its classes for SentencePiece make them from their settings."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = tokenizer_file.TokenizerFile("Unigram", [], {}, steps=steps)
+    warnings = huggingface_tokenizer._warnings_of_steps(found, str(tmp_path))
+    assert len(warnings) == bool(said)
+    assert said in "".join(warnings)
 
 
 def test_vocabularies_are_the_folders(tmp_path):

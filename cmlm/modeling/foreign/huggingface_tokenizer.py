@@ -27,6 +27,12 @@ from cmlm.tokenization.rules import Rules, looks_lower_case
 _SENTENCE_PIECES = ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 # The classes of transformers that take every rule from tokenizer.json.
 _GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+# Its classes for SentencePiece, by model_type.
+_PIECE_CLASSES = {
+    "albert": "AlbertTokenizer",
+    "camembert": "CamembertTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+}
 
 
 def read(
@@ -60,7 +66,8 @@ def read(
         raise UserError(
             f"{folder} has no {tokenizer_file.FILE_NAME}, which its tokenizer needs; "
             "transformers writes it: AutoTokenizer.from_pretrained(folder)"
-            ".save_pretrained(folder)"
+            ".save_pretrained(folder), in an environment without TensorFlow (pip "
+            "install transformers sentencepiece protobuf)"
         )
     else:
         return _wordpiece(folder, {}, rows)
@@ -72,6 +79,7 @@ def read(
         "tokenizer": values,
         "padding": found.tokens.index(found.special["pad"]),
         "rules": found.rules.as_dict(),
+        "warnings": _warnings_of_steps(found, folder),
     }
 
 
@@ -100,6 +108,36 @@ def _check_class(found: tokenizer_file.TokenizerFile, folder: str, path: str) ->
         )
 
 
+def _warnings_of_steps(found: tokenizer_file.TokenizerFile, folder: str) -> list[str]:
+    """Warns of steps before SentencePiece that transformers' class does not take.
+
+    Args:
+        found: the content of the tokenizer.json.
+        folder: the folder of the encoder.
+    """
+    settings = json_files.optional(folder, "tokenizer_config.json")
+    name = str(_stated_class(folder, settings))
+    # Their older classes have "Fast" at the end.
+    if found.kind != "Unigram" or not name.startswith(tuple(_PIECE_CLASSES.values())):
+        return []
+    steps = []
+    if name.startswith(_PIECE_CLASSES["albert"]):
+        steps += [("Replace", quote, '"') for quote in ("``", "''")]
+        if not settings.get("keep_accents", False):
+            steps += [("NFKD",), ("StripAccents",)]
+        if settings.get("do_lower_case", True):
+            steps += [("Lowercase",)]
+    if found.steps == tuple(steps):
+        return []
+    ours, theirs = (
+        ", ".join(map(" ".join, each)) or "none" for each in (found.steps, steps)
+    )
+    return [
+        f"the steps before SentencePiece are those of {tokenizer_file.FILE_NAME} "
+        f"({ours}); {name} of transformers 5 takes its own ({theirs})"
+    ]
+
+
 def _stated_case(settings: dict) -> Rules:
     """The case and accents that transformers takes from tokenizer_config.json."""
     lowers = settings.get("do_lower_case")
@@ -121,14 +159,22 @@ def _check_truncation(folder: str, fast: dict) -> None:
 def _is_general(folder: str, settings: dict) -> bool:
     """Whether transformers takes every rule of a folder from its tokenizer.json.
 
+    Args: see `_stated_class`.
+    """
+    return _stated_class(folder, settings) in _GENERAL
+
+
+def _stated_class(folder: str, settings: dict) -> str | None:
+    """transformers' class of a folder's tokenizer; None for an unknown one.
+
     Args:
         folder: the folder of the encoder.
         settings: the content of its tokenizer_config.json, or {}. If it names no class,
             config.json may; otherwise the architecture has one.
     """
     config = json_files.optional(folder, "config.json")
-    name = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    return name in _GENERAL
+    stated = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    return stated or _PIECE_CLASSES.get(config.get("model_type"))
 
 
 def _is_bert(values: dict, path: str) -> bool:
