@@ -8,8 +8,9 @@
 
 http:// and https:// use REST, grpc:// and grpcs:// use gRPC. The address may name the
 model: http://localhost:8501/v1/models/cmlm. Without --output, the command prints a line
-{"text": ..., "vector": [...]} for each sentence. CMLM_SERVER_TOKEN in the environment
-is the token of a protected server.
+{"text": ..., "vector": [...]} for each sentence. --normalize scales the vectors of any
+signature to length 1. CMLM_SERVER_TOKEN in the environment is the token of a protected
+server.
 """
 
 import itertools
@@ -48,6 +49,7 @@ flags.DEFINE_string(
     None,
     "The .npy file to write; default: print texts and vectors as lines of JSON.",
 )
+flags.DEFINE_bool("normalize", False, "Scale every vector to length 1.")
 flags.DEFINE_bool("overwrite", False, "Replace --output if it exists.")
 flags.DEFINE_float("timeout", 60, "Seconds to wait for one answer, more than 0.")
 
@@ -59,9 +61,9 @@ def main(_) -> None:
     with cli.quiet_imports():
         from cmlm.encoders import model_server
 
-        if FLAGS.input or FLAGS.output:
-            # Their paths go through TensorFlow, which takes seconds to import.
-            from cmlm.common import files, outputs
+        if FLAGS.input or FLAGS.output or FLAGS.normalize:
+            # These modules need TensorFlow, which takes seconds to import.
+            from cmlm.common import arrays, files, outputs
             from cmlm.encoders import vector_files
     if FLAGS.output:
         about = vector_files.path_of(FLAGS.output)
@@ -76,7 +78,8 @@ def main(_) -> None:
 
     def ask(lines):
         languages = [FLAGS.language] * len(lines) if FLAGS.language else None
-        return lines, server.encode(lines, FLAGS.signature, languages)
+        vectors = server.encode(lines, FLAGS.signature, languages)
+        return lines, arrays.unit_length(vectors) if FLAGS.normalize else vectors
 
     if FLAGS.input:
         paths = files.expand(FLAGS.input)
