@@ -8,7 +8,7 @@ replica and every micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import orbit
@@ -141,7 +141,8 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
         Returns:
             The mean of every metric over these steps, `<objective>/<metric>`, and
             `gradient_norm`, the global norm before clipping. If several objectives take
-            part in a step, also the norm of each, `<objective>/gradient_norm`.
+            part in a step on one replica, also the norm of each,
+            `<objective>/gradient_norm`.
 
         Raises:
             NonFiniteError: a loss or a gradient is not finite. The step stops before
@@ -230,7 +231,7 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
     def _build_train_function(self, names: tuple[str, ...]):
         keys = ["gradient_norm"]
-        if len(names) > 1:
+        if self._has_norms(names):
             keys += [f"{name}/gradient_norm" for name in names]
         for name in names:
             keys += [f"{name}/{key}" for key in self.objectives[name].train_metrics]
@@ -253,6 +254,13 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
 
         return run, keys
 
+    def _has_norms(self, names: Collection[str]) -> bool:
+        """Whether a step tells the norm of each objective's gradient.
+
+        On several replicas, a norm would cost a sum of all gradients over the replicas.
+        """
+        return len(names) > 1 and self.strategy.num_replicas_in_sync == 1
+
     # The step has no Python control flow to convert, and AutoGraph's search for it
     # takes as long as building the graph.
     @tf.autograph.experimental.do_not_convert
@@ -268,20 +276,21 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
             # another objective of the step does.
             own = self._variables((name,))
             more, rows = self.gradients[name](batch, scale, own)
-            more = distributed.sum_over_replicas(more)
-            norms.append(tf.linalg.global_norm(more))
+            if self._has_norms(batches):
+                norms.append(tf.linalg.global_norm(more))
             for variable, gradient in zip(own, more, strict=True):
                 key = variable.ref()
                 before = gradient_of.get(key)
                 gradient_of[key] = gradient if before is None else before + gradient
             metrics.append(rows)
         variables = self._variables(tuple(batches))
-        gradients = [gradient_of[variable.ref()] for variable in variables]
+        # Once, not for each objective: large gradients cross the network here.
+        gradients = distributed.sum_over_replicas(
+            [gradient_of[variable.ref()] for variable in variables]
+        )
         metrics = distributed.sum_over_replicas(tf.concat(metrics, axis=0))
-        norm = norms[0]
-        if len(norms) > 1:
-            norm = tf.linalg.global_norm(gradients)
-            norms.insert(0, norm)
+        norm = tf.linalg.global_norm(gradients)
+        norms.insert(0, norm)
 
         losses, row = {}, 0
         for name in batches:
