@@ -20,6 +20,7 @@ from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.word_pieces import JOINER
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
 from cmlm.vocabulary.settings import VocabularyConfig
@@ -202,7 +203,6 @@ def learn_from_counts(
     learner = wordpiece.Learner(
         words,
         reserved=reserved,
-        max_length=_MAX_WORD_LENGTH,
         max_characters=_characters_worth_a_token(words, most_characters),
         once=once,
     )
@@ -211,7 +211,7 @@ def learn_from_counts(
         return [
             token
             for token in learner.learn(threshold)
-            if not (len(token) == 3 and token[:2] == "##" and _is_a_word(token[2]))
+            if not (len(token) == 3 and token[:2] == JOINER and _is_a_word(token[2]))
         ]
 
     # `low` gives at least `size` tokens, or is the least threshold, which gives the
@@ -256,7 +256,7 @@ def _cut(
     alone = set()
     for word, number in words:
         for begin in range(0, len(word), _MAX_WORD_LENGTH):
-            joiner = wordpiece.JOINER if begin else ""
+            joiner = JOINER if begin else ""
             part = joiner + word[begin : begin + _MAX_WORD_LENGTH]
             (alone.add if word in once and part not in counts else alone.discard)(part)
             counts[part] += number
@@ -272,7 +272,9 @@ def _ascii_tokens(counts: collections.Counter) -> list[str]:
     cased = any(word != word.lower() for word in counts)
     letters = string.ascii_letters if cased else string.ascii_lowercase
     alone = [*string.punctuation, *string.digits, *letters]
-    return alone + [f"##{character}" for character in alone if character.isalnum()]
+    return alone + [
+        f"{JOINER}{character}" for character in alone if character.isalnum()
+    ]
 
 
 def _is_a_word(character: str) -> bool:
@@ -322,7 +324,7 @@ def _shorten(tokens: list[str], size: int) -> list[str]:
     excess = len(tokens) - size
     kept = []
     for token in reversed(tokens):
-        piece = token.removeprefix("##") or token
+        piece = token.removeprefix(JOINER) or token
         if (
             excess > 0
             and len(piece) > 1
