@@ -204,20 +204,22 @@ def main(_) -> None:
     with contextlib.ExitStack() as unlocked, locks.held(work_dir):
         leftovers.tidy_within(work_dir, _ENTRIES)
         job = _job(work_dir)
+        # Signals and errors of the system keep the directory for the next run.
+        stays = True
         try:
             mine = _read_bitext if FLAGS.bitext else _mine_pairs
             told = mine(job, inputs)
+            stays = bool(FLAGS.work_dir)
         except UserError:
             # Path.glob reads no pattern in the folder's own name.
             folder = pathlib.Path(work_dir)
             is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
-            if not FLAGS.work_dir and not is_begun:
+            stays = bool(FLAGS.work_dir) or is_begun
+            raise
+        finally:
+            if not stays:
                 aside = leftovers.set_aside(work_dir, _ENTRIES)
                 unlocked.callback(leftovers.remove_aside, aside)
-            raise
-        if not FLAGS.work_dir:
-            aside = leftovers.set_aside(work_dir, _ENTRIES)
-            unlocked.callback(leftovers.remove_aside, aside)
     print("\n".join(told))
     output = shlex.quote(files.pattern(FLAGS.output))
     print(
