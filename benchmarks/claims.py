@@ -86,9 +86,7 @@ def main(
             table()
             return
         check_arms(arms)
-        for name in (*inputs, "data_dir", "output"):
-            if not FLAGS[name].value:
-                raise UserError(f"--{name} is not given")
+        cli.require(**dict.fromkeys((*inputs, "data_dir", "output"), "a path"))
         os.makedirs(FLAGS.output, exist_ok=True)
         _check_inputs(os.path.join(FLAGS.output, "inputs.json"))
         run()

@@ -27,8 +27,9 @@ FLAGS = flags.FLAGS
 
 
 def main(_) -> None:
-    if not FLAGS.export or not FLAGS.text:
-        raise UserError("--export and --text are needed")
+    cli.require(
+        export="a folder of export.tfhub", text="files with one sentence a line"
+    )
     with cli.quiet_imports():
         import tensorflow_text  # noqa: F401  (registers ops)
 

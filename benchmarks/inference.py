@@ -32,7 +32,6 @@ import workers
 from absl import flags
 
 from cmlm import cli
-from cmlm.errors import UserError
 
 flags.DEFINE_string("model", None, "A sentence-transformers folder.")
 flags.DEFINE_string("text", None, "Files with one sentence a line.")
@@ -132,9 +131,11 @@ def main(_) -> None:
     if FLAGS.worker:
         serve_arm()
         return
-    for flag in ("model", "text", "torch_python"):
-        if not FLAGS[flag].value:
-            raise UserError(f"--{flag} is not given")
+    cli.require(
+        model="a sentence-transformers folder",
+        text="files with one sentence a line",
+        torch_python="a Python with sentence-transformers",
+    )
     with cli.quiet_imports():
         import numpy as np
 

@@ -26,7 +26,6 @@ runs nothing.
 """
 
 import functools
-import gzip
 import itertools
 import os
 import random
@@ -151,9 +150,8 @@ def _bitext(pairs: int) -> str:
             with files.open_text(source) as file:
                 lines += file.readlines()
         chosen = random.Random(0).sample(lines, min(pairs, len(lines)))
-        with gzip.open(f"{path}.new", "wt", encoding="utf-8") as file:
+        with files.atomic_text(path) as file:
             file.writelines(chosen)
-        os.rename(f"{path}.new", path)
     return ",".join(entries)
 
 

@@ -60,8 +60,7 @@ _SAMPLES = 100
 
 
 def main(_) -> int:
-    if not FLAGS.export:
-        raise UserError("--export is not given; allowed: a folder of export.tfhub")
+    cli.require(export="a folder of export.tfhub")
     numbers = [int(number) for number in FLAGS.clients]
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -18,7 +18,6 @@ import workers
 from absl import flags
 
 from cmlm import cli
-from cmlm.errors import UserError
 
 flags.DEFINE_string("torch_python", None, "Python with torch and transformers.")
 flags.DEFINE_enum("step", "small", ["small", "base"], "The row of STEPS.")
@@ -103,8 +102,7 @@ def commands(step: dict[str, int], precision: str) -> dict[str, list[str]]:
 
 
 def main(_) -> None:
-    if not FLAGS.torch_python:
-        raise UserError("--torch_python is not given")
+    cli.require(torch_python="a Python with torch and transformers")
     step = STEPS[FLAGS.step]
     tokens = 2 * step["batch"] * step["length"]
     print(processor())

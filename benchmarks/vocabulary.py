@@ -142,8 +142,7 @@ def main(_) -> None:
         names = json.loads(FLAGS.input)
         run_arm({n: os.path.join(FLAGS.folder, f"{n}.train.txt") for n in names})
         return
-    if not FLAGS.input:
-        raise UserError("--input is not given")
+    cli.require(input="LANGUAGE=FILES")
     with cli.quiet_imports():
         from cmlm.common import files
         from cmlm.tokenization import word_pieces

@@ -222,12 +222,8 @@ def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
 
 def _prune(paths: dict[str, list[str]]) -> None:
     """Prunes an encoder and prints its sizes before and after."""
-    useless = [f"--{name}" for name in _LEARNING if FLAGS[name].present]
-    if useless:
-        raise UserError(
-            f"{', '.join(useless)} with --prune_model; allowed: without --prune_model, "
-            "because pruning keeps the model's own vocabulary"
-        )
+    allowed = "without --prune_model, because pruning keeps the model's own vocabulary"
+    cli.refuse_given(_LEARNING, allowed)
     with cli.quiet_imports():
         from cmlm.common import files
         from cmlm.encoders import pruning

@@ -508,7 +508,7 @@ def test_an_output_that_exists_is_kept(tmp_path, command, arguments, suffix):
         (
             "cmlm.vocab",
             "--output=o --prune_model=m --size=99 --nolower_case --workers=1",
-            "--size, --lower_case, --workers with --prune_model",
+            "--size=99 is given; allowed: without --prune_model, because pruning",
         ),
         (
             "cmlm.vocab",

@@ -13,7 +13,7 @@ from cmlm.common import distributed, folders, locks, path_names, workers
 from cmlm.config import overrides
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.encoders import model_dir
-from cmlm.errors import UserError
+from cmlm.errors import UserError, listed
 from cmlm.modeling import export_layout, latest, optimization
 from cmlm.modeling.foreign import modules, tensors
 from cmlm.tokenization import rules, tokenizer_file, vocabulary_file
@@ -106,13 +106,11 @@ def check_folder(directory: str) -> None:
         if name not in _OF_BEGINNINGS and not name.startswith(".")
     )
     if others:
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         logger.warning(
-            "--model_dir=%s holds files that no run wrote: %s%s; the run writes its "
-            "own files beside them",
+            "--model_dir=%s holds files that no run wrote: %s; the run writes its own "
+            "files beside them",
             directory,
-            ", ".join(others[:3]),
-            more,
+            listed(others, 3),
         )
 
 
