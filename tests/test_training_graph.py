@@ -190,14 +190,25 @@ def test_bfloat16_sums_over_many_rows():
         np.testing.assert_allclose(gradient, [5000 * slope] * 3, rtol=4e-3)
     layer = keras.layers.Dense(3, dtype="mixed_bfloat16")
     layer.build([None, 2])
-    for shape in ([5000, 2], [50, 100, 2]):
-        with step_mode.fusing(), tf.GradientTape() as tape:
+    for shape, compiled in (([5000, 2], True), ([50, 100, 2], False)):
+        with step_mode.fusing(compiled), tf.GradientTape() as tape:
             y = fused.dense(layer, tf.ones(shape, tf.bfloat16))
         assert y.shape == (*shape[:-1], 3)
         want = layer(tf.ones([1, 2]))[0]
         np.testing.assert_array_equal(tf.reshape(y, [-1, 3])[0], want)
         gradient = tape.gradient(y, layer._trainable_weights[1], tf.ones_like(y))
         np.testing.assert_allclose(gradient, [5000] * 3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_biases_of_a_head_of_words_are_summed_over_many_rows(compiled):
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    head = layers.MaskedLM(tf.ones([3, 2], tf.bfloat16))
+    head(tf.zeros([1, 2], tf.bfloat16))
+    with step_mode.fusing(compiled), tf.GradientTape() as tape:
+        logits = head(tf.ones([5000, 2], tf.bfloat16))
+    bias = tape.gradient(logits, head.bias._variable, tf.ones_like(logits))
+    np.testing.assert_allclose(bias, [5000] * 3, rtol=4e-3)
 
 
 def test_the_biases_of_a_classifier_are_summed_over_many_rows():
@@ -208,7 +219,7 @@ def test_the_biases_of_a_classifier_are_summed_over_many_rows():
     finally:
         keras.mixed_precision.set_global_policy("float32")
     head.out_proj.set_weights([np.array([[1, 2], [3, -1]]), np.zeros(2)])
-    with step_mode.fusing(), tf.GradientTape() as tape:
+    with step_mode.fusing(False), tf.GradientTape() as tape:
         logits = head(tf.ones([5000, 1, 2], tf.bfloat16))
     weights = [head.dense.trainable_weights[1], head.out_proj.trainable_weights[1]]
     inner, outer = tape.gradient(logits, weights, tf.ones_like(logits))

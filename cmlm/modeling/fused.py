@@ -5,7 +5,8 @@ each of them passes over memory. Here XLA compiles each piece to one or two loop
 for its values and once for its gradient, and the gradient keeps no more than it needs.
 Values are computed in float32, whatever the precision of inputs and outputs.
 
-The pieces stand in for Keras' layers only within `step_mode.fusing`.
+The pieces stand in for Keras' layers only within `step_mode.fusing`. `add_bias` needs
+no compiler, and does so in every step in bfloat16.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 def dense(layer, x: tf.Tensor) -> tf.Tensor:
-    """The output of a Keras layer; a training step adds its bias by `add_bias`.
+    """The output of a Keras layer; see `step_mode.sums_biases` for its bias.
 
     Args:
         layer: a Dense layer, or an EinsumDense layer of the last axis.
@@ -72,7 +73,7 @@ def dense(layer, x: tf.Tensor) -> tf.Tensor:
     Returns:
         [..., units].
     """
-    if not step_mode.fuses():
+    if not step_mode.sums_biases(layer.compute_dtype):
         return layer(x)
     rows = tf.reshape(tf.cast(x, layer.compute_dtype), [-1, x.shape[-1]])
     y = tf.matmul(rows, tf.cast(read(layer.kernel), rows.dtype))

@@ -183,7 +183,7 @@ class MaskedLM(nlp_layers.MaskedLM):
         """Predicts words: float [predictions, dim] to logits [predictions, words]."""
         x = self.layer_norm(fused.dense(self.dense, outputs))
         logits = tf.matmul(x, self.embedding_table, transpose_b=True)
-        if step_mode.fuses():
+        if step_mode.sums_biases(logits.dtype):
             return fused.add_bias(logits, fused.read(self.bias))
         return tf.nn.bias_add(logits, self.bias)
 

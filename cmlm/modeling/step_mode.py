@@ -11,6 +11,7 @@ import functools
 import logging
 import threading
 from collections.abc import Iterator
+from typing import Optional
 
 import tensorflow as tf
 
@@ -27,7 +28,8 @@ LEAST_WIDTH = 128
 class _OfStep:
     """What holds for all replicas, whose threads build one step."""
 
-    fusing = False
+    # None outside of a training step.
+    fusing: Optional[bool] = None
 
 
 class _OfReplica(threading.local):
@@ -70,7 +72,7 @@ def _compiler_works() -> bool:
 
 
 def fusing(enabled: bool = True) -> contextlib.AbstractContextManager[None]:
-    """Within the body, layers of a training step are built from compiled pieces."""
+    """Within the body, a training step is built, of compiled pieces if enabled."""
     return _within(_step, "fusing", enabled)
 
 
@@ -96,7 +98,19 @@ def _within(state: object, name: str, value: bool) -> Iterator[None]:
 
 def fuses() -> bool:
     """Whether the step that is built now uses the compiled pieces."""
-    return _step.fusing
+    return bool(_step.fusing)
+
+
+def sums_biases(dtype: str | tf.DType) -> bool:
+    """Whether layers that are built now add their biases by `fused.add_bias`.
+
+    Plain steps do so in bfloat16, whose sums TensorFlow's own gradient gets wrong.
+
+    Args:
+        dtype: the type that the layer computes in.
+    """
+    in_step = _step.fusing is not None
+    return fuses() or (in_step and tf.as_dtype(dtype) == tf.bfloat16)
 
 
 def recomputes() -> bool:
