@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import model_dirs
 import pytest
+import tensorflow as tf
 import toys
 
 from cmlm.errors import UserError
@@ -75,3 +76,16 @@ def test_a_tokenizer_with_a_resource_is_refused():
         remote_tpu.refuse_tokenizer(config_of(), tokenizer)
     remote_tpu.refuse_tokenizer(config_of("local"), tokenizer)
     remote_tpu.refuse_tokenizer(config_of(), SimpleNamespace(title="WordPiece"))
+
+
+def test_an_operation_that_the_host_lacks_is_named():
+    graph = tf.compat.v1.GraphDef()
+    graph.node.add(name="normalized", op="OfALibrary>Normalize")
+    words = (
+        "the host of --tpu=NAME does not know the operation OfALibrary>Normalize; "
+        "allowed: a host whose TensorFlow server has imported tensorflow_text"
+    )
+    for tpu, error in (("NAME", UserError), ("local", tf.errors.NotFoundError)):
+        with pytest.raises(error, match=words if tpu == "NAME" else "not registered"):
+            with remote_tpu.naming_operations(config_of(tpu).runtime):
+                tf.graph_util.import_graph_def(graph)

@@ -85,7 +85,8 @@ def build(
     # each other.
     strategy = strategy or distributed.build_strategy(stage.config.runtime)
     start = Start.of(stage, strategy, writes)
-    with workers.lost_workers(strategy):
+    runtime = stage.config.runtime
+    with workers.lost_workers(strategy), remote_tpu.naming_operations(runtime):
         return _build(start)
 
 

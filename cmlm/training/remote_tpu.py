@@ -1,11 +1,16 @@
-"""Refuses files and tables that the host of a remote TPU (`--tpu=NAME`) cannot reach.
+"""Refuses what the host of a remote TPU (`--tpu=NAME`) cannot reach or run.
 
 This host reads the text and writes the checkpoints. It sees neither the files of this
-machine nor the tables of this process.
+machine nor the tables and operations of this process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
 from official.core import config_definitions
 
 from cmlm.common import fields, path_names
@@ -70,3 +75,23 @@ def refuse_tokenizer(config: ExperimentConfig, tokenizer: Tokenizer) -> None:
             f"the tokenizer is {tokenizer.title}; allowed with "
             f"--tpu={config.runtime.tpu}, a remote TPU: WordPiece or byte-level BPE"
         )
+
+
+@contextlib.contextmanager
+def naming_operations(runtime: config_definitions.RuntimeConfig) -> Iterator[None]:
+    """Names an operation of the body that the host of a remote TPU does not know.
+
+    Raises:
+        UserError: the host lacks the operation.
+    """
+    try:
+        yield
+    except tf.errors.NotFoundError as error:
+        found = re.search(r"Op type not registered '([^']*)'", error.message)
+        if not found or not is_remote(runtime):
+            raise
+        raise UserError(
+            f"the host of --tpu={runtime.tpu} does not know the operation {found[1]}; "
+            "allowed: a host whose TensorFlow server has imported tensorflow_text (see "
+            "docs/training.md), or --tpu=local on a TPU VM"
+        ) from error
