@@ -117,8 +117,8 @@ def score(
 
     `load` opens a name or path. `tasks` is a list, or a str with commas, such as
     "sts,trec"; your own files need no data_dir: "sts:FILE". `repeats` is how often each
-    classifier trains, `classifier` is logistic, logistic-adam or mlp, `output` is the
-    folder or .json file of a report, and `overwrite` replaces it.
+    classifier trains, `classifier` is logistic, logistic-adam, logistic-cmlm or mlp,
+    `output` is the folder or .json file of a report, and `overwrite` replaces it.
 
     Returns the metrics of each task, accuracies and correlations times 100: {"trec":
     {"accuracy": 74.2}}. Raises cmlm.errors.UserError if an argument is not allowed, or

@@ -95,7 +95,8 @@ flags.DEFINE_enum(
     choices.CLASSIFIERS,
     "SentEval's classifier. logistic: scikit-learn's logistic regression, run to its "
     "optimum. logistic-adam and mlp: logistic regression, and a network of 50 hidden "
-    "units, both trained by Adam with early stopping, as in SentEval's PyTorch mode.",
+    "units, both trained by Adam with early stopping, as in SentEval's PyTorch mode. "
+    "logistic-cmlm: logistic-adam with the batches and epochs of CMLM's authors.",
 )
 flags.DEFINE_integer(
     "jobs",

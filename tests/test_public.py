@@ -520,7 +520,7 @@ def test_scores_come_with_averages_repeats_and_a_report(encoder, tmp_path):
         ({"repeats": True}, "^repeats is True; allowed: a number from 1"),
         (
             {"classifier": "svm"},
-            "^classifier is 'svm'; allowed: logistic, logistic-adam",
+            "^classifier is 'svm'; allowed: logistic, logistic-adam, logistic-cmlm, ",
         ),
     ):
         with pytest.raises(UserError, match=said):

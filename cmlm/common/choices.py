@@ -42,4 +42,4 @@ MARGINS = ("ratio", "distance", "absolute")
 RETRIEVALS = ("forward", "backward", "intersection", "max")
 INDEXES = ("flat", "ivf", "pq")
 # SentEval's classifiers (`cmlm.evaluation.classifier`).
-CLASSIFIERS = ("logistic", "logistic-adam", "mlp")
+CLASSIFIERS = ("logistic", "logistic-adam", "logistic-cmlm", "mlp")

@@ -1,8 +1,8 @@
 """SentEval's networks: a linear layer or a perceptron, trained with Adam.
 
 It follows facebookresearch/SentEval, senteval/tools/classifier.py, without torch: the
-mean cross-entropy, batches of 64, weights as `nn.Linear` draws them, L2 regularization
-as Adam's `weight_decay` adds it to the gradient, biases included. Every 4 epochs the
+mean cross-entropy, weights as `nn.Linear` draws them, L2 regularization as Adam's
+`weight_decay` adds it to the gradient, biases included. After every few epochs, the
 accuracy on the validation set is measured. Training ends at the sixth measurement
 without an improvement or after 200 epochs, and the model keeps its best weights.
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import special
 
-_BATCH = 64
+BATCH, EPOCHS = 64, 4
 _RATE, _BETA1, _BETA2, _EPSILON = 1e-3, 0.9, 0.999, 1e-8
 # The share of the training set that validates, without another validation set.
 _DEV_SHARE = 0.05
@@ -32,6 +32,8 @@ def fit_path(
     strengths: Sequence[float],
     seed: int,
     hidden: int,
+    batch_size: int = BATCH,
+    epochs: int = EPOCHS,
 ) -> list[list[np.ndarray]]:
     """Trains a classifier for each strength of the regularization.
 
@@ -44,6 +46,8 @@ def fit_path(
         strengths: the strengths, PyTorch's `weight_decay`.
         seed: the seed of the first weights and of the order of examples.
         hidden: the number of hidden units; 0 for a linear layer alone.
+        batch_size: the examples of a batch.
+        epochs: the epochs between two measurements.
 
     Returns:
         For each strength, the predicted classes of each test set, int [rows].
@@ -65,9 +69,10 @@ def fit_path(
         x,
         y,
         lambda: (predict(dev[0]) == dev[1]).mean(axis=1),
-        epochs_between=4,
+        epochs_between=epochs,
         most_epochs=200,
         patience=5,
+        batch_size=batch_size,
     )
     predicted = [predict(test) for test in tests]
     return [[labels[place] for labels in predicted] for place in range(len(strengths))]
@@ -122,6 +127,7 @@ class Networks:
         epochs_between: int,
         most_epochs: int,
         patience: int,
+        batch_size: int = BATCH,
     ) -> np.ndarray:
         """Trains each network until it no longer improves; it keeps its best weights.
 
@@ -133,6 +139,7 @@ class Networks:
             most_epochs: the first measurement after this epoch is the last.
             patience: a network ends at the measurement after so many without an
                 improvement.
+            batch_size: the examples of a batch.
 
         Returns:
             The best quality of each network, float [strengths].
@@ -143,8 +150,8 @@ class Networks:
         for _ in range(0, most_epochs + 1, epochs_between):
             for _ in range(epochs_between):
                 order = self._random.permutation(len(x))
-                for start in range(0, len(x), _BATCH):
-                    batch = order[start : start + _BATCH]
+                for start in range(0, len(x), batch_size):
+                    batch = order[start : start + batch_size]
                     self.update(x[batch], targets[batch])
             found = measure()
             better = (found > best) & (in_vain <= patience)
