@@ -120,7 +120,7 @@ def test_mistakes_are_one_line(connect):
         connect(model="other").encode(sentences)
     with pytest.raises(UserError, match="allowed: normalized, pcr, .*serving_default"):
         connect().encode(sentences, "tensors")
-    with pytest.raises(UserError, match="signature pcr needs a language"):
+    with pytest.raises(UserError, match="languages is None; allowed with"):
         connect().encode(sentences, "pcr")
     with pytest.raises(UserError, match="got 1 language for 2 sentences"):
         connect().encode(sentences, "pcr", ["de"])
