@@ -82,8 +82,8 @@ flags.DEFINE_list(
 flags.DEFINE_integer(
     "shards",
     0,
-    "Files for each language; 0: one per 64 MB of input, or fewer if --language names "
-    "several.",
+    "Files for each language; 0: one per 64 MB of input, or fewer if --language is all "
+    "or names several.",
     0,
     choices.MAX_SHARDS,
 )
@@ -246,11 +246,12 @@ def _run_pipeline() -> None:
     )
     print(report.summary(stats))
     read = {unit: flow["out"] for unit, flow in stats["steps"]["read"].items()}
-    # The steps see documents: a document has one language.
+    # The steps see documents: a document has one language. One above 10 MB is cut.
+    n_files, n_cut = stats["source"]["files"], stats["source"].get("documents cut", 0)
     if (
         FLAGS.layout == "lines"
-        and read["documents"] <= stats["source"]["files"]
-        and read["lines"] > read["documents"]
+        and read["documents"] - n_cut <= n_files
+        and read["lines"] >= _MANY_SENTENCES * n_files
     ):
         print(_HINT)
     for damage in stats["damaged_files"]:

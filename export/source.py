@@ -147,12 +147,13 @@ def open_weights():
     if FLAGS["from"].value:
         path = FLAGS["from"].value
         opened = opening.open_weights(path, reading)
-        default = opened.tokenizer.prompt
-        pretrained.warn_without_default(path, opened.prompts, default, reading)
     else:
-        if not model_dir.is_model_dir(FLAGS.model_dir):
-            _refuse_foreign(FLAGS.model_dir)
-        opened = model_dir.load_weights(FLAGS.model_dir, FLAGS.checkpoint, reading)
+        path = FLAGS.model_dir
+        if not model_dir.is_model_dir(path):
+            _refuse_foreign(path)
+        opened = model_dir.load_weights(path, FLAGS.checkpoint, reading)
+    default = opened.tokenizer.prompt
+    pretrained.warn_without_default(path, opened.prompts, default, reading)
     check_finite(opened)
     return opened, resolve_seq_length(opened, reading.seq_length)
 

@@ -108,6 +108,7 @@ def test_an_encoder_without_a_default_prompt_warns(form, source, exported, caplo
     assert "(query)" in caplog.text
 
 
+@pytest.mark.large
 def test_an_export_command_warns_of_no_default_prompt(source, tmp_path):
     done = commands.run(
         "export.huggingface", f"--from={source}", f"--output={tmp_path / 'out'}"
@@ -519,7 +520,7 @@ def test_mining_gives_each_side_its_prompt(
 
 @pytest.mark.large
 def test_mining_with_the_prompt_of_one_side(source, mined, tmp_path):
-    """The other side has the prompt of all texts, also where Beam opens the model."""
+    """The other side has the prompt of all texts; so have both in other processes."""
     folder, *_ = mined
     job = [f"--bitext={folder}/bitext.tsv", "--score", "--threshold=-1"]
     scores = {}
@@ -527,10 +528,8 @@ def test_mining_with_the_prompt_of_one_side(source, mined, tmp_path):
         "sides": ["--source_prompt_name=query", "--target_prompt_name=passage"],
         "source": ["--prompt_name=passage", "--source_prompt_name=query"],
         "target": ["--prompt=the cat ", "--target_prompt_name=passage"],
-        # Beam in one process: everything is pickled, as for other machines.
-        "beam": [
-            *("--prompt_name=query", "--target_prompt_name=passage"),
-            "--beam_options=--direct_num_workers=1",
+        "workers": [
+            *("--prompt_name=query", "--target_prompt_name=passage", "--workers=2"),
         ],
     }.items():
         mine(source, job, tmp_path / f"{name}.tsv", *given)

@@ -220,12 +220,16 @@ def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
     paths = {name: str(tmp_path / name) for name in texts}
     files = {"en": [paths["a.txt"], paths["b.txt"]], "en-de": [paths["pairs.tsv"]]}
     # Of each tab-separated text alone; [CLS] and [SEP] count.
-    shares = coverage.shares(tokenizer, files, 4)
+    shares = coverage.shares(tokenizer, files, dict.fromkeys(paths.values(), 4))
     assert {name: dataclasses.astuple(found) for name, found in shares.items()} == {
         "en": pytest.approx((1 / 9, 1 / 4)),
         "de": (0.0, 0.0),
     }
-    assert coverage.shares(tokenizer, files, 3)["en"].cut == 3 / 4
+    limits = dict.fromkeys(paths.values(), 3)
+    assert coverage.shares(tokenizer, files, limits)["en"].cut == 3 / 4
+    # A file of passages is not cut.
+    del limits[paths["a.txt"]]
+    assert coverage.shares(tokenizer, files, limits)["en"].cut == 1
 
 
 def test_bitext_counts_for_the_languages_of_its_columns(tmp_path, caplog):

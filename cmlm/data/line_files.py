@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -22,8 +23,8 @@ LINES_PER_CHUNK = 4096
 SIGNATURE = (tf.TensorSpec([], tf.string), tf.TensorSpec([], tf.int64))
 # Files that are asked for their size or trailer at the same time: remote ones are slow.
 _FILES_AT_ONCE = 16
-# Typical compression ratio of gzip on text.
-_GZIP_RATIO = 3.0
+# Typical compression ratios of text.
+_RATIOS = {".gz": 3.0, ".bz2": 4.0}
 # A gzip file states its length modulo 2^32 in its last four bytes.
 _LENGTHS = 1 << 32
 _TRAILER = 4
@@ -100,7 +101,7 @@ def _of_each(function: Callable[[str], T], paths: Sequence[str]) -> list[T]:
 @functools.cache
 def _estimated_size(path: str) -> float:
     on_disk = tf.io.gfile.stat(path).length
-    return on_disk * _GZIP_RATIO if path.endswith(".gz") else float(on_disk)
+    return on_disk * _RATIOS.get(os.path.splitext(path)[1], 1.0)
 
 
 @functools.cache

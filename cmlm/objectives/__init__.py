@@ -54,16 +54,10 @@ class _Task(hyperparams.Config):
         found = {name: getattr(self, name) for name in OBJECTIVES}
         return {name: config for name, config in found.items() if config.is_enabled}
 
-    def longest_sequence(self, of_lines: bool = False) -> int:
-        """The most tokens of a sequence of the enabled objectives; 0 without any.
-
-        Args:
-            of_lines: whether to leave out objectives that read passages.
-        """
-        configs = self.enabled().values()
-        if of_lines:
-            configs = [each for each in configs if not each.reads_passages]
-        return max((each.train_data.seq_length for each in configs), default=0)
+    def longest_sequence(self) -> int:
+        """The most tokens of a sequence of the enabled objectives; 0 without any."""
+        lengths = [each.train_data.seq_length for each in self.enabled().values()]
+        return max(lengths, default=0)
 
 
 TaskConfig = dataclasses.make_dataclass(

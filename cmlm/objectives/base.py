@@ -92,9 +92,9 @@ class ObjectiveConfig(hyperparams.Config):
         return False
 
     @property
-    def reads_passages(self) -> bool:
-        """Whether it fills its sequences with several lines of a text."""
-        return False
+    def reads_single_texts(self) -> bool:
+        """Whether each of its sequences holds one text: a line, or a cell of one."""
+        return self.segments == 1
 
     def load_data(self, work_dir: str, reads_documents: bool) -> Data:
         """Finds and checks the data (see `DataConfig.load`)."""

@@ -36,8 +36,8 @@ class CmlmConfig(MaskedTextConfig):
     reads_documents = True
 
     @property
-    def reads_passages(self) -> bool:
-        return self.passages
+    def reads_single_texts(self) -> bool:
+        return not self.passages
 
     def check_model(self, prefix: str, model: EncoderConfig) -> None:
         super().check_model(prefix, model)

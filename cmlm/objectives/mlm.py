@@ -22,8 +22,8 @@ class MlmConfig(MaskedTextConfig):
     passages: bool = False
 
     @property
-    def reads_passages(self) -> bool:
-        return self.passages
+    def reads_single_texts(self) -> bool:
+        return not self.passages
 
     @property
     def reads_documents(self) -> bool:

@@ -103,9 +103,11 @@ def run(
         if not stats["languages"]:
             print(report.summary(stats))
             kind = "pair" if settings.is_bitext else "document"
+            faults = [*stats["damaged_files"], *stats["files_left_out"]]
+            more = f" ({faults[0]})" if faults else ""
             raise UserError(
-                f"the steps dropped every {kind} of --input; allowed: fewer --steps, "
-                "or other text (the counts above name the reasons)"
+                f"no {kind} of --input is left{more}; allowed: fewer --steps, or other "
+                "text (the counts above name the reasons)"
             )
         _refuse_other_encoding(stats, settings)
         path = os.path.join(directory, "stats.json")
@@ -116,7 +118,8 @@ def run(
 
 def _sized(settings: Settings, size: int) -> Settings:
     """Settings with the numbers of shards and buckets for an input of `size` bytes."""
-    languages = min(max(1, len(settings.languages)), _MOST_LANGUAGES)
+    # None are named if all are wanted.
+    languages = min(len(settings.languages) or _MOST_LANGUAGES, _MOST_LANGUAGES)
     by_size = 1 + size // (_INPUT_BYTES_A_SHARD * languages)
     return dataclasses.replace(
         settings,

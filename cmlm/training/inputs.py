@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Mapping
@@ -123,11 +124,24 @@ def prepare(start: Start) -> tuple[dict[str, Data], Tokenizer]:
                 tokenizer,
                 text,
                 _remedy(start),
-                config.task.longest_sequence(of_lines=True),
+                _limits(config, data),
             )
 
     workers.on_chief(strategy, check_coverage)
     return data, tokenizer
+
+
+def _limits(
+    config: experiment.ExperimentConfig, data: Mapping[str, Data]
+) -> dict[str, int]:
+    """The length in tokens at which the run cuts the texts of a file, by path."""
+    limits: dict[str, int] = {}
+    for name, objective in config.task.enabled().items():
+        if objective.reads_single_texts:
+            for path in itertools.chain(*data[name].train.files.values()):
+                length = objective.train_data.seq_length
+                limits[path] = max(length, limits.get(path, 0))
+    return limits
 
 
 def _remedy(start: Start) -> str:

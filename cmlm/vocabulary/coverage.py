@@ -67,8 +67,7 @@ class Shares:
 
     Attributes:
         unknown: share of tokens that are [UNK].
-        cut: share of lines that hold a text above the longest sequence; blank lines do
-            not count.
+        cut: share of lines that hold a text above the limit; blank lines do not count.
     """
 
     unknown: float
@@ -76,7 +75,7 @@ class Shares:
 
 
 def shares(
-    tokenizer: Tokenizer, files: Mapping[str, list[str]], seq_length: int
+    tokenizer: Tokenizer, files: Mapping[str, list[str]], limits: Mapping[str, int]
 ) -> dict[str, Shares]:
     """Returns the shares of [UNK] and of cut texts, by language.
 
@@ -87,7 +86,8 @@ def shares(
     Args:
         tokenizer: the tokenizer to judge.
         files: text, bitext or NLI data, by language.
-        seq_length: the longest sequence in tokens, [CLS] and [SEP] included.
+        limits: the longest sequence of a file's texts by path, in tokens, [CLS] and
+            [SEP] included. A file without one is not cut, and its lines do not count.
     """
     # Tokens that are [UNK], tokens, lines that are cut, lines.
     counts: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(4, int))
@@ -103,11 +103,12 @@ def shares(
                 lengths = texts.with_values(tokens.row_lengths())
                 longest = tf.reduce_max(lengths, axis=1).numpy()
                 ids = tokens.flat_values.numpy()
+                limit = limits.get(path, 0)
                 counts[name] += (
                     np.sum(ids == tokenizer.unk_id),
                     len(ids),
-                    np.sum(longest > seq_length - 2),
-                    np.sum(longest > 0),
+                    limit and np.sum(longest > limit - 2),
+                    limit and np.sum(longest > 0),
                 )
     return {
         language: Shares(float(unknown / max(total, 1)), float(cut / max(lines, 1)))

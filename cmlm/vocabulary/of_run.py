@@ -190,7 +190,7 @@ def check_coverage(
     tokenizer: Tokenizer,
     files: Mapping[str, list[str]],
     remedy: str,
-    seq_length: int,
+    limits: Mapping[str, int],
 ) -> None:
     """Logs the shares of [UNK] and of cut lines, and refuses text of [UNK]s.
 
@@ -199,20 +199,20 @@ def check_coverage(
         tokenizer: the tokenizer of the run.
         files: the training data by language, see `coverage.shares`.
         remedy: what to take for a text of [UNK]s, for the message.
-        seq_length: the length in tokens at which the run cuts lines; 0: it cuts none.
+        limits: the length in tokens at which the run cuts the texts of a file, by path.
 
     Raises:
         UserError: a language has more than `config.max_unknown_share`.
     """
-    shares = coverage.shares(tokenizer, files, seq_length)
+    shares = coverage.shares(tokenizer, files, limits)
     unknown = {name: share.unknown for name, share in shares.items()}
     logger.info("[UNK]: %s of the tokens (%s)", _listed(unknown, 2), tokenizer.rules)
-    if seq_length:
+    if limits:
         cut = {name: share.cut for name, share in shares.items()}
         logger.log(
             logging.WARNING if max(cut.values()) > _SUSPICIOUS_CUTS else logging.INFO,
-            "cut at %d tokens: %s of the lines; seq_length sets this limit",
-            seq_length,
+            "cut at %s tokens: %s of the lines; seq_length sets this limit",
+            " or ".join(map(str, sorted(set(limits.values())))),
             _listed(cut, 1),
         )
     for language, share in unknown.items():
