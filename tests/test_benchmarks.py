@@ -214,6 +214,7 @@ def test_an_output_with_files_of_other_inputs_is_refused(claims, monkeypatch, tm
         flags.DEFINE_list("arms", [], "", flag_values=known)
         known(["program", f"--output={tmp_path}/runs", "--data_dir=d", *given])
         monkeypatch.setattr(claims, "FLAGS", known)
+        monkeypatch.setattr(flags, "FLAGS", known)
         monkeypatch.setattr(claims.cli, "run", lambda command: command(None))
         # No arm, which runs the start alone, is allowed.
         claims.main(lambda: None, lambda: None, [])

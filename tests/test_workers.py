@@ -89,7 +89,7 @@ def test_no_tpu_is_one_line(error, monkeypatch):
         )
     runtime = config_definitions.RuntimeConfig(distribution_strategy="tpu", tpu="local")
     with pytest.raises(
-        UserError, match=f"--tpu=local: {error or '.*'}; TensorFlow of P"
+        UserError, match=f"--tpu=local: {error or '.*'}; the package tensorflow has "
     ):
         distributed.build_strategy(runtime)
 
