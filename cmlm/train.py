@@ -152,8 +152,7 @@ FLAGS = flags.FLAGS
 def configure():
     """Returns the ExperimentConfig that the flags describe, complete and checked."""
     with cli.quiet_imports():
-        from cmlm.config import loading
-        from cmlm.encoders import model_dir
+        from cmlm.config import loading, model_dir
         from cmlm.training import warm_start
 
     config, given = loading.load_given(
@@ -280,7 +279,7 @@ def _announce(config, strategy) -> None:
 
 def _tell_what_is_where() -> None:
     """Prints the outputs of the run, and the commands that read them."""
-    from cmlm.encoders import model_dir
+    from cmlm.config import model_dir
     from cmlm.modeling import latest
 
     print(f"checkpoint   {latest.find(FLAGS.model_dir)}")

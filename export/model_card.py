@@ -14,8 +14,8 @@ import re
 import tensorflow as tf
 
 from cmlm.common import language_names, versions
+from cmlm.config import model_dir
 from cmlm.data import bitext, builtin, languages
-from cmlm.encoders import model_dir
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, pooling

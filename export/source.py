@@ -74,7 +74,7 @@ def refuse_others(output: str, directory: str) -> None:
     import tensorflow as tf
 
     from cmlm.common import files, folders
-    from cmlm.encoders import model_dir
+    from cmlm.config import model_dir
     from cmlm.modeling import export_layout
     from cmlm.modeling.foreign import modules
 
@@ -131,7 +131,8 @@ def open_weights():
     """
     import tensorflow as tf
 
-    from cmlm.encoders import model_dir, opening, pretrained
+    from cmlm.config import model_dir
+    from cmlm.encoders import opening, pretrained, run_weights
     from cmlm.encoders.opened_weights import resolve_seq_length
 
     # --precision of export.tfhub concerns the files, not the weights.
@@ -151,7 +152,7 @@ def open_weights():
         path = FLAGS.model_dir
         if not model_dir.is_model_dir(path):
             _refuse_foreign(path)
-        opened = model_dir.load_weights(path, FLAGS.checkpoint, reading)
+        opened = run_weights.load(path, FLAGS.checkpoint, reading)
     default = opened.tokenizer.prompt
     pretrained.warn_without_default(path, opened.prompts, default, reading)
     check_finite(opened)

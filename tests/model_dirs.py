@@ -10,7 +10,8 @@ import tensorflow as tf
 import toys
 
 from cmlm.common.components import SecondMoment
-from cmlm.encoders import fingerprints, model_dir
+from cmlm.config import model_dir
+from cmlm.encoders import fingerprints, run_weights
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.modeling.model import SentenceModel
@@ -105,7 +106,7 @@ def export(directory: Path, **settings) -> Export:
     The run is away from the first SavedModel on: an export has read it by then.
     """
     source = write(directory / "model_dir", **{"model.num_layers": 2, **settings})
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     components = fit(trained)
     written = directory / "written"
     written.mkdir()

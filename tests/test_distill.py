@@ -15,9 +15,10 @@ import tensorflow as tf
 import toys
 from oracles import unit
 
+from cmlm.config import model_dir
 from cmlm.data import teacher_vectors
 from cmlm.data.corpus import Corpus
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.objectives import Data, distill, losses
 from cmlm.objectives.distill import DistillConfig, DistillObjective

@@ -8,6 +8,7 @@ that claim to be complete are.
 import argparse
 import dataclasses
 import functools
+import json
 import os
 import re
 import shutil
@@ -259,6 +260,23 @@ def test_recipes_are_all_told():
         0
     ]
     assert re.findall(r"`([^`]+)`", paragraph) == recipes.names()
+
+
+def test_points_of_the_frontier_stand_in_its_table():
+    text = (ROOT / "docs" / "results.md").read_text("utf-8")
+    section = text.partition("\n## Encoders worth using\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    told = {
+        (shape, speed, stsb.partition(" ")[0])
+        for _, _, shape, _, speed, stsb, *_ in rows
+    }
+    for line in (ROOT / "docs" / "results" / "frontier.jsonl").open(encoding="utf-8"):
+        point = json.loads(line)
+        times = point["times_minilm"]
+        speed = "" if times == 1 else f"{times:.2f} times"
+        shape = f"{point['layers']}, {point['width']}"
+        assert (shape, speed, str(point["stsb_test"])) in told, point
 
 
 def test_configurations_are_all_told():

@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import tracemalloc
+import types
 from pathlib import Path
 
 import commands
@@ -20,13 +21,14 @@ import tensorflow as tf
 import cmlm
 from cmlm.common import arrays, checksums, files, identity
 from cmlm.common.keras import keras
+from cmlm.config import model_dir
 from cmlm.encoders import (
     batching,
     by_language,
     locating,
-    model_dir,
     nearest_lines,
     opening,
+    run_weights,
     vector_files,
 )
 from cmlm.encoders.encoder import Encoder
@@ -59,22 +61,22 @@ class Recorder(Encoder):
 
     def __init__(self):
         self.batches = []
-        super().__init__(self._record, self._lengths, dim=2, seq_length=16, info={})
+        graph = types.SimpleNamespace(
+            vectors=self._record, lengths=tf.strings.length, seq_length=16
+        )
+        super().__init__(graph, {"dim": 2})
 
     def _record(self, text):
         self.batches.append([item.decode() for item in text.numpy()])
         lengths = tf.cast(tf.strings.length(text), tf.float32)
         return tf.stack([lengths, lengths * 0 + 1], axis=1)
 
-    def _lengths(self, text):
-        return tf.strings.length(text)
-
 
 # -------------------------------------------------------------------- encode
 
 
 def test_each_vector_is_the_sentences_own(source, encoder):
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     expected = []
     for text in model_dirs.SENTENCES:
         ids = trained.tokenizer.encode(tf.constant([text]), model_dirs.SEQ_LENGTH)
@@ -107,7 +109,10 @@ def test_repeated_sentences_take_no_second_array():
     def vectors(text):
         return tf.repeat(tf.strings.to_number(text)[:, tf.newaxis], 1000, 1)
 
-    made = Encoder(vectors, tf.strings.length, dim=1000, seq_length=16, info={})
+    graph = types.SimpleNamespace(
+        vectors=vectors, lengths=tf.strings.length, seq_length=16
+    )
+    made = Encoder(graph, {"dim": 1000})
     numbers = [row % 4000 for row in range(5000)]
     sentences = [str(number) for number in numbers]
     tracemalloc.start()
@@ -289,7 +294,7 @@ def test_a_newer_version_that_is_not_whole_is_named(exported, tmp_path, caplog):
 
 
 def test_bag_of_words_is_the_mean_of_the_embeddings(source):
-    table = model_dir.load_weights(source).encoder.embedding_table.numpy()
+    table = run_weights.load(source).encoder.embedding_table.numpy()
     rows = [
         table[[model_dirs.VOCAB.index(word) for word in words]]
         for words in (
@@ -308,7 +313,7 @@ def test_bag_of_words_is_the_mean_of_the_embeddings(source):
 def test_a_process_with_many_encoders_gets_no_warning(source, caplog):
     # The imports have set it to errors.
     caplog.set_level(logging.WARNING, logger="tensorflow")
-    tokenizer = model_dir.load_weights(source).tokenizer
+    tokenizer = run_weights.load(source).tokenizer
     tf.get_logger().addHandler(caplog.handler)
     for _ in range(8):
         graph = SentenceGraph(tokenizer, None, model_dirs.SEQ_LENGTH)
@@ -328,7 +333,7 @@ def test_a_bag_of_narrow_word_embeddings_is_narrow(tmp_path):
 def test_untrained_is_where_the_seed_starts(source, encoder):
     opened = opening.open_encoder(f"untrained:{source}").encode(model_dirs.SENTENCES)
     config = model_dir.read_config(source)
-    tokenizer = model_dir.load_weights(source).tokenizer
+    tokenizer = run_weights.load(source).tokenizer
     keras.utils.set_random_seed(config.trainer.seed)
     fresh = SentenceModel(config.model).encoder
     graph = SentenceGraph(tokenizer, fresh, model_dirs.SEQ_LENGTH)
@@ -722,7 +727,7 @@ def test_an_input_without_lines_is_refused(tmp_path):
     ],
 )
 def test_a_vector_that_cannot_be_right_is_refused_with_its_text(source, value, fault):
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     opened = opening.from_weights(trained, opening.AS_TRAINED, "the run")
     opened.encode(["the cat", "a dog"])
     # The graph holds its own copy of the weights, except of the table.

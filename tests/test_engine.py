@@ -20,8 +20,8 @@ import toys
 from official.core import config_definitions
 
 from cmlm.common import distributed, machine, workers
-from cmlm.config import loading, overrides
-from cmlm.encoders import model_dir
+from cmlm.config import loading, model_dir, overrides
+from cmlm.encoders import run_weights
 from cmlm.errors import UserError
 from cmlm.modeling import optimization
 from cmlm.tokenization import rules
@@ -946,8 +946,8 @@ def test_a_damaged_checkpoint_is_named_with_the_one_before(
 @pytest.mark.large
 def test_untrained_encoder_is_the_one_the_run_began_with(finished):
     encoder, directory = finished.run.trainer.model.encoder, finished.run.directory
-    untrained = model_dir.load_weights(directory, "untrained").encoder
-    latest = model_dir.load_weights(directory).encoder
+    untrained = run_weights.load(directory, "untrained").encoder
+    latest = run_weights.load(directory).encoder
     for a, b in zip(untrained.get_weights(), finished.start, strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(latest.get_weights(), encoder.get_weights(), strict=True):

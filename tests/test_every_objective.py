@@ -14,11 +14,10 @@ import toys
 
 from cmlm.common import distributed
 from cmlm.common.keras import keras
-from cmlm.config import experiment, loading
+from cmlm.config import experiment, loading, model_dir
 from cmlm.data.bitext import BitextDataConfig
 from cmlm.data.nli import NliDataConfig
 from cmlm.data.scored import ScoredDataConfig
-from cmlm.encoders import model_dir
 from cmlm.modeling import restoring
 from cmlm.objectives import OBJECTIVES
 from cmlm.tokenization import vocabulary_file

@@ -15,7 +15,8 @@ import tensorflow as tf
 import test_reading
 
 from cmlm.common import files
-from cmlm.encoders import components_file, fingerprints, locating, model_dir, opening
+from cmlm.config import model_dir
+from cmlm.encoders import components_file, fingerprints, locating, opening, run_weights
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
@@ -48,7 +49,7 @@ def assert_refused(result, said, directory, left):
 
 @pytest.mark.large
 def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
-    changed = model_dir.load_weights(toy_export.source)
+    changed = run_weights.load(toy_export.source)
     gamma = next(v for v in changed.encoder.variables if "gamma" in v.name)
     gamma.assign_add(tf.fill(gamma.shape, 1e-3))
     with pytest.raises(UserError, match="nothing was exported"):
@@ -58,7 +59,7 @@ def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
 @pytest.mark.large
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_weights_that_are_not_finite_are_not_exported(source, value):
-    broken = model_dir.load_weights(source)
+    broken = run_weights.load(source)
     table = broken.encoder.embedding_table
     table[5].assign(tf.fill([table.shape[1]], value))
     with pytest.raises(UserError, match="run/ckpt-3: .*embeddings.* is not finite"):
@@ -66,7 +67,7 @@ def test_weights_that_are_not_finite_are_not_exported(source, value):
 
 
 def test_vectors_that_are_not_finite_are_not_exported(toy_export):
-    broken = model_dir.load_weights(toy_export.source)
+    broken = run_weights.load(toy_export.source)
     gamma = next(v for v in broken.encoder.variables if "gamma" in v.name)
     gamma.assign(tf.fill(gamma.shape, float("nan")))
     said = f"{broken.checkpoint}: the vector of '' is not finite"
@@ -106,7 +107,7 @@ def test_a_fingerprint_follows_weights_and_vocabulary(toy_export):
     assert opening.open_encoder(toy_export.path).info["fingerprint"] == fingerprint
     bag = opening.open_encoder(f"bow:{toy_export.source}").info["fingerprint"]
     found = {fingerprint, bag}
-    trained = model_dir.load_weights(toy_export.source, "untrained")
+    trained = run_weights.load(toy_export.source, "untrained")
     found.add(fingerprints.fingerprint(trained))
     gamma = next(v for v in trained.encoder.variables if "gamma" in v.name)
     gamma[0].assign(gamma[0] + 1e-3)
@@ -252,7 +253,7 @@ def test_an_export_does_not_need_its_run_once_it_has_begun(
     assert written.read_text().splitlines() == model_dirs.VOCAB
     # The card reads metrics and objectives before.
     run = tmp_path / "run"
-    trained = model_dir.load_weights(shutil.copytree(source, str(run)))
+    trained = run_weights.load(shutil.copytree(source, str(run)))
     model_card.write(trained, str(tmp_path), model_dirs.SEQ_LENGTH)
     assert "3 of 20 steps" in (tmp_path / model_card.FILE_NAME).read_text()
     shutil.rmtree(run)
@@ -464,5 +465,5 @@ def test_damaged_model_dirs_are_refused(source, tmp_path, damage, said):
     size = len(model_dirs.VOCAB)
     said = said.replace("30", str(size + 1)).replace("29", str(size))
     with pytest.raises(UserError, match=said) as refused:
-        model_dir.load_weights(str(source))
+        run_weights.load(str(source))
     assert "\n" not in str(refused.value)

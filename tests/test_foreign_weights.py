@@ -28,8 +28,8 @@ from oracles import gelu, layer_norm, softmax
 
 from cmlm.common import json_files
 from cmlm.common.keras import building, keras
-from cmlm.config import loading
-from cmlm.encoders import fingerprints, locating, model_dir, opening
+from cmlm.config import loading, model_dir
+from cmlm.encoders import fingerprints, locating, opening
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError

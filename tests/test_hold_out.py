@@ -9,10 +9,9 @@ import tensorflow as tf
 import toys
 
 from cmlm.common import distributed
-from cmlm.config import loading
+from cmlm.config import loading, model_dir
 from cmlm.data import inspection, streams
 from cmlm.data.corpus import Corpus
-from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.objectives import OBJECTIVES
 from cmlm.objectives.base import Data

@@ -22,7 +22,7 @@ import tensorflow_text as tf_text
 
 from cmlm.common.components import remove
 from cmlm.common.keras import keras
-from cmlm.encoders import components_file, model_dir, opening
+from cmlm.encoders import components_file, opening, run_weights
 from cmlm.modeling import weights
 from cmlm.tokenization.base import trim
 from export import saved_models
@@ -41,7 +41,7 @@ def cased(tmp_path_factory):
     settings = {"vocabulary.lower_case": False, "model.hidden_activation": "gelu_tanh"}
     folder = tmp_path_factory.mktemp("cased")
     source = model_dirs.write(folder / "model_dir", **settings)
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     path = str(folder / "export")
     saved_models.write(trained, path, model_dirs.SEQ_LENGTH)
     return model_dirs.Export(path, source, trained, components=None)

@@ -17,7 +17,8 @@ import tensorflow as tf
 import tokenizers as hugging_face
 import yaml
 
-from cmlm.encoders import model_dir, opening
+from cmlm.config import model_dir
+from cmlm.encoders import opening, run_weights
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
 from cmlm.modeling import weights
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def export(tmp_path, normalize=False, **settings):
     source = model_dirs.write(tmp_path / "run", **settings)
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     folder = tmp_path / "folder"
     folder.mkdir()
     huggingface_folder.write(trained, str(folder), model_dirs.SEQ_LENGTH, normalize)

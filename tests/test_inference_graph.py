@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.eager import context
 
 from cmlm.common import choices, machine
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import opening, run_weights
 from cmlm.modeling import inference_graph
 from export import saved_models
 
@@ -234,7 +234,7 @@ def test_matrices_are_variables():
 @pytest.mark.large
 def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
     source = model_dirs.write(tmp_path / "run")
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     out = tmp_path / "out"
     out.mkdir()
     options = {"seq_length": model_dirs.SEQ_LENGTH, "precision": "bfloat16"}

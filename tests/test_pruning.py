@@ -15,7 +15,8 @@ import test_tokenizers as tokenizers
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
-from cmlm.encoders import model_dir, opening, pruning
+from cmlm.config import model_dir
+from cmlm.encoders import opening, pruning
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, optimization, restoring

@@ -10,7 +10,8 @@ import tensorflow as tf
 import toys
 
 from cmlm.common import arrays, fields
-from cmlm.encoders import model_dir, opening
+from cmlm.config import model_dir
+from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
 from cmlm.modeling import pruning, restoring, stacking

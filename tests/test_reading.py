@@ -15,7 +15,7 @@ import toys
 from cmlm.common import identity
 from cmlm.common.keras import keras
 from cmlm.config import experiment
-from cmlm.encoders import model_dir, opening
+from cmlm.encoders import opening, run_weights
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.opened_weights import (
     OpenedWeights,
@@ -43,7 +43,7 @@ def with_projection(source: str) -> np.ndarray:
     Returns:
         [n, dim], the mean over the views of the mean-pooled vectors of `TEXTS`.
     """
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     made = SentenceModel(trained.config.model)
     made.projection()
     toys.randomize(made)
@@ -65,7 +65,7 @@ def source(tmp_path_factory):
 
 @pytest.mark.parametrize("mode", ["mean", "max", "cls"])
 def test_pooling_can_be_chosen_for_a_trained_encoder(source, mode):
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     weights = oracles.weights_by_name(trained.encoder)
     read = opening.open_encoder(source, Reading(pooling=mode))
     assert read.info["pooling"] == mode
@@ -123,7 +123,7 @@ def test_a_precision_that_does_not_exist_is_named_for_a_bag_of_words(source):
 
 def test_a_pooler_that_nothing_trained_is_refused(tmp_path):
     source = model_dirs.write(tmp_path / "run")
-    trained = model_dir.load_weights(source)
+    trained = run_weights.load(source)
     made = SentenceModel(trained.config.model)
     made.encoder.bert.pooler_layer.bias.assign(tf.zeros([16]))
     save(made, source)
@@ -172,7 +172,7 @@ def test_a_run_states_the_dimensions_of_its_vectors(tmp_path):
     again = opening.open_encoder(stated, Reading(dimensions=0))
     np.testing.assert_array_equal(again.encode(TEXTS), whole.encode(TEXTS))
     assert identity.of(again) == identity.of(whole)
-    components = model_dirs.fit(model_dir.load_weights(stated))
+    components = model_dirs.fit(run_weights.load(stated))
     components.check_model(short.info["fingerprint"], short.dim, "pcr.npz")
     with pytest.raises(UserError, match="allowed: the model .*--dimensions and prom"):
         components.check_model(whole.info["fingerprint"], whole.dim, "pcr.npz")

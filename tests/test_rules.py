@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.encoders import model_dir, opening
+from cmlm.config import model_dir
+from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.tokenization import letters, rules, vocabulary_file
 from cmlm.tokenization.rules import Rules

@@ -15,7 +15,7 @@ from absl.testing import flagsaver
 
 from cmlm import train
 from cmlm.common import distributed
-from cmlm.encoders import model_dir
+from cmlm.config import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import restoring
 from cmlm.modeling.stacking import stack

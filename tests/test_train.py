@@ -13,8 +13,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from cmlm import train
-from cmlm.config import overrides
-from cmlm.encoders import model_dir
+from cmlm.config import model_dir, overrides
 from cmlm.errors import UserError
 from cmlm.training import building, engine, reporting, stages
 from cmlm.training.stages import Stage

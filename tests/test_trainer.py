@@ -9,8 +9,7 @@ import toys
 
 from cmlm.common import distributed
 from cmlm.common.keras import keras
-from cmlm.config import experiment
-from cmlm.encoders import model_dir
+from cmlm.config import experiment, model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import optimization, restoring
 from cmlm.training import metrics_log, pace, reporting

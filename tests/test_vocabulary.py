@@ -223,13 +223,16 @@ def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
     shares = coverage.shares(tokenizer, files, dict.fromkeys(paths.values(), 4))
     assert {name: dataclasses.astuple(found) for name, found in shares.items()} == {
         "en": pytest.approx((1 / 9, 1 / 4)),
-        "de": (0.0, 0.0),
+        "de": (0.0, None),
     }
     limits = dict.fromkeys(paths.values(), 3)
     assert coverage.shares(tokenizer, files, limits)["en"].cut == 3 / 4
     # A file of passages is not cut.
     del limits[paths["a.txt"]]
     assert coverage.shares(tokenizer, files, limits)["en"].cut == 1
+    assert (
+        coverage.shares(tokenizer, {"en": [paths["a.txt"]]}, limits)["en"].cut is None
+    )
 
 
 def test_bitext_counts_for_the_languages_of_its_columns(tmp_path, caplog):

@@ -15,8 +15,7 @@ import worker
 from official.core import config_definitions
 
 from cmlm.common import distributed, workers
-from cmlm.config import overrides
-from cmlm.encoders import model_dir
+from cmlm.config import model_dir, overrides
 from cmlm.errors import UserError
 from cmlm.tokenization import vocabulary_file
 from cmlm.training import agreement, metrics_log

@@ -20,7 +20,7 @@ import tensorflow as tf  # noqa: E402
 from google.protobuf import text_format  # noqa: E402
 from tensorflow_serving.apis import predict_pb2  # noqa: E402
 
-from cmlm.encoders import model_dir  # noqa: E402
+from cmlm.encoders import run_weights  # noqa: E402
 
 PATH = "/v1/models/cmlm:predict"
 TEXT = ["The cat sat on the mat.", "", "A dog ran far away, far away!"]
@@ -33,7 +33,7 @@ def main():
         # As `model_dirs.export` has it.
         settings = {"model.num_layers": 2}
         source = model_dirs.write(Path(folder) / "source", **settings)
-        trained = model_dir.load_weights(source)
+        trained = run_weights.load(source)
         vectors = model_dirs.oracle_vectors(trained, TEXT)
         broken = model_dirs.oracle_vectors(trained, ["the \ufffd cat"])
         table = model_dirs.fit(trained).table.astype(np.float64)

@@ -81,6 +81,7 @@ def describe(info: dict, name: str, prompt: str | None) -> dict:
         found["prompt"] = prompt
     plain = info.get(PLAIN) or info.get("fingerprint")
     if plain:
+        found[PLAIN] = plain
         found["fingerprint"] = fingerprint(plain, prompt or "")
     return found
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import forks, threads
+from cmlm.common import forks, prompts, threads
 from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
@@ -18,43 +19,55 @@ from cmlm.tokenization.base import Tokenizer
 _LENGTHS_AT_ONCE = _ROWS_AT_ONCE = 4096
 
 
+class Graph(Protocol):
+    """Turns strings into vectors inside TensorFlow.
+
+    A `SentenceGraph` has one prompt or none; an `ExportedGraph` has the prompts of its
+    signatures.
+
+    Attributes:
+        seq_length: the longest sentence in tokens; a longer one is cut.
+    """
+
+    seq_length: int
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; an export opens it here."""
+
+    def vectors(self, text: tf.Tensor) -> tf.Tensor:
+        """Turns string [n] into vectors, float32 [n, dim]."""
+
+    def lengths(self, text: tf.Tensor) -> tf.Tensor:
+        """Counts the tokens of string [n] before any cut, as int32 [n]."""
+
+    def prompted(self, prompt: str) -> Graph:
+        """The same graph with another prompt."""
+
+
 class Encoder(Comparing):
     """Encodes sentences as vectors; `opening.open_encoder` creates it.
 
     Args:
-        vectors: a function from string [n] to vectors, float32 [n, dim].
-        lengths: a function from string [n] to int32 [n], the numbers of tokens before
-            any cut.
-        dim: the width of a vector.
-        seq_length: the longest sentence in tokens; a longer one is cut.
-        info: a description for reports: checkpoint, pooling and so on.
+        graph: from strings to vectors.
+        info: a description for reports: `dim`, the checkpoint, pooling and so on.
         name: the name of the encoder in messages.
-        open_tokenizer: returns the tokenizer; `tokens` alone needs it.
-        prompts: texts that may precede a text, by name.
-        open_prompted: returns the encoder that adds the prompt of a name.
+        prompts: texts that may precede a text, by name; `graph` accepts each.
     """
 
     def __init__(
         self,
-        vectors: Callable[[tf.Tensor], tf.Tensor],
-        lengths: Callable[[tf.Tensor], tf.Tensor],
-        dim: int,
-        seq_length: int,
+        graph: Graph,
         info: dict,
         name: str = "the model",
-        open_tokenizer: Callable[[], Tokenizer] | None = None,
         prompts: Mapping[str, str] | None = None,
-        open_prompted: Callable[[str], Encoder] | None = None,
     ):
-        self._vectors = vectors
-        self._lengths = lengths
-        self.dim = dim
-        self.seq_length = seq_length
+        self._graph = graph
+        self.dim = info["dim"]
+        self.seq_length = graph.seq_length
         self.info = info
         self.name = name
-        self._open_tokenizer = open_tokenizer
         self.prompts = dict(prompts or {})
-        self._open_prompted = open_prompted
 
     def __repr__(self) -> str:
         return f"<Encoder {self.name}: dim {self.dim}, seq_length {self.seq_length}>"
@@ -66,7 +79,9 @@ class Encoder(Comparing):
         )
 
     def _prompted(self, prompt_name: str) -> Encoder:
-        return self._open_prompted(prompt_name)
+        prompt = self.prompts[prompt_name]
+        described = prompts.describe(self.info, prompt_name, prompt)
+        return Encoder(self._graph.prompted(prompt), described, self.name, self.prompts)
 
     def _encode(
         self, sentences: Sequence[str], progress: bool | None = None
@@ -90,7 +105,7 @@ class Encoder(Comparing):
 
         def encode_rows(batch: np.ndarray) -> int:
             text = tf.constant([texts[row] for row in batch])
-            vectors[rows[batch]] = self._vectors(text).numpy()
+            vectors[rows[batch]] = self._graph.vectors(text).numpy()
             return len(batch)
 
         with progress_bar(len(texts), disable=not progress) as bar:
@@ -133,11 +148,11 @@ class Encoder(Comparing):
 
     @functools.cached_property
     def _tokenizer(self) -> Tokenizer:
-        return self._open_tokenizer()
+        return self._graph.tokenizer
 
     def _count(self, texts: list[bytes]) -> np.ndarray:
         counts = [
-            self._lengths(tf.constant(texts[start : start + _LENGTHS_AT_ONCE])).numpy()
+            self._graph.lengths(tf.constant(texts[start : start + _LENGTHS_AT_ONCE]))
             for start in range(0, len(texts), _LENGTHS_AT_ONCE)
         ]
         return np.concatenate([np.zeros(0, np.int32), *counts])

@@ -85,6 +85,26 @@ class SentenceGraph:
         return tf.cast(tokens.row_lengths(), tf.int32) + 2
 
 
+class TwoGraphs:
+    """The vectors of two graphs with one tokenizer, each at unit length, in one vector.
+
+    Args:
+        first, second: the graphs. Prompts would need two graphs for each.
+    """
+
+    def __init__(self, first: SentenceGraph, second: SentenceGraph):
+        self._both = first, second
+        self.tokenizer, self.seq_length = first.tokenizer, first.seq_length
+        self.lengths = first.lengths
+
+    def vectors(self, text: tf.Tensor) -> tf.Tensor:
+        """Turns string [n] into float32 [n, 2 x dim]."""
+        parts = [
+            tf.math.l2_normalize(each.vectors(text), axis=1) for each in self._both
+        ]
+        return tf.concat(parts, axis=1)
+
+
 class BagOfWords:
     """The mean of a sentence's word embeddings, without layers.
 

@@ -15,7 +15,8 @@ from typing import Literal
 import tensorflow as tf
 
 from cmlm.common import checksums, files, once, path_names
-from cmlm.encoders import external, model_dir
+from cmlm.config import model_dir
+from cmlm.encoders import external
 from cmlm.errors import UserError, one_line
 from cmlm.modeling import export_layout, foreign
 

@@ -11,29 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import tensorflow as tf
 
-from cmlm.common import checksums, files, forks, json_files, machine, once, prompts
-from cmlm.config import experiment
-from cmlm.encoders import external, locating, model_dir, pretrained
+from cmlm.common import files, forks, json_files, machine, once, prompts
+from cmlm.config import experiment, model_dir
+from cmlm.encoders import external, locating, pretrained, run_weights
 from cmlm.encoders.encoder import Encoder
-from cmlm.encoders.fingerprints import check_fingerprint, describe, fingerprint
-from cmlm.encoders.graph import BagOfWords, SentenceGraph
+from cmlm.encoders.exported_graph import ExportedGraph
+from cmlm.encoders.fingerprints import describe, fingerprint
+from cmlm.encoders.graph import BagOfWords, SentenceGraph, TwoGraphs
 from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
 from cmlm.encoders.reading import AS_TRAINED, Reading
-from cmlm.encoders.signatures import DEFAULT, of_prompts
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, foreign, inference_graph
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
-from cmlm.tokenization import rules as rules_lib
-from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.base import Tokenizer
-from cmlm.tokenization.opening import open_tokenizer
 
 
 def open_encoder(
@@ -74,7 +70,7 @@ def _open_local(place: locating.Location, model: str, reading: Reading) -> Encod
         reading = dataclasses.replace(
             reading, pooling=None, sentence_vector=None, precision=None
         )
-        opened = model_dir.load_weights(place.path, reading=reading)
+        opened = run_weights.load(place.path, reading=reading)
         return _bag_of_words(opened, reading, model)
     if place.prefix == "both":
         return _both(place.path, reading, model)
@@ -110,7 +106,7 @@ def check(model: str) -> None:
         config = model_dir.read_config(place.path)
         if place.prefix != "untrained":
             wanted = "best" if place.prefix == "best" else "latest"
-            model_dir.find_checkpoint(place.path, config, wanted)
+            run_weights.find_checkpoint(place.path, config, wanted)
     elif place.kind == "weights":
         with _naming_external(place):
             source = locating.find_foreign(model)
@@ -183,11 +179,11 @@ def open_weights(model: str, reading: Reading = AS_TRAINED) -> OpenedWeights:
     if place.prefix == "both":
         raise UserError(f"{model} is two encoders; allowed: a model_dir without both:")
     if place.kind == "run":
-        return model_dir.load_weights(place.path, place.prefix or "latest", reading)
+        return run_weights.load(place.path, place.prefix or "latest", reading)
     source = locating.find_foreign(model)
     if source is not None:
         return pretrained.load_weights(source, reading)
-    return model_dir.load_weights(
+    return run_weights.load(
         locating.run_of(model), model.removesuffix(".index"), reading
     )
 
@@ -238,7 +234,7 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
         "prompt": config.prompt,
         "prompts": config.named_prompts,
     }
-    return _of_graph(graph, info, "the model")
+    return Encoder(graph, info, prompts=config.named_prompts)
 
 
 def from_weights(
@@ -255,34 +251,7 @@ def from_weights(
     precision = reading.precision or _trained_in(opened.config)
     graph = _lean_graph(opened, seq_length, precision)
     info = {**describe(opened, seq_length), "precision": precision}
-    return _of_graph(graph, info, name)
-
-
-def _of_graph(
-    graph: SentenceGraph, info: dict, name: str, vectors: Callable | None = None
-) -> Encoder:
-    """Makes the encoder of a graph, or of other vectors of its tokens."""
-    # The prompts of other vectors would need graphs of their own.
-    known = {} if vectors else info.get("prompts", {})
-
-    def encoder(graph: SentenceGraph, about: dict) -> Encoder:
-        def prompted(key: str) -> Encoder:
-            described = prompts.describe(info, key, known[key])
-            return encoder(graph.prompted(known[key]), described)
-
-        return Encoder(
-            vectors or graph.vectors,
-            graph.lengths,
-            info["dim"],
-            graph.seq_length,
-            about,
-            name,
-            lambda: graph.tokenizer,
-            known,
-            prompted,
-        )
-
-    return encoder(graph, info)
+    return Encoder(graph, info, name, info.get("prompts"))
 
 
 def _lean_graph(
@@ -303,7 +272,7 @@ def _bag_of_words(opened: OpenedWeights, reading: Reading, name: str) -> Encoder
     info["dim"] = width
     for key in {"fingerprint", prompts.PLAIN} & info.keys():
         info[key] = f"bow-{info[key]}"
-    return _of_graph(graph, info, name)
+    return Encoder(graph, info, name, info.get("prompts"))
 
 
 def _both(directory: str, reading: Reading, name: str) -> Encoder:
@@ -316,7 +285,7 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
         UserError: the run has one encoder.
     """
     pair = [
-        model_dir.load_weights(directory, reading=reading, part=part)
+        run_weights.load(directory, reading=reading, part=part)
         for part in ("encoder", SECOND_ENCODER)
     ]
     seq_length = resolve_seq_length(pair[0], reading.seq_length)
@@ -330,88 +299,10 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     info["sentence_vector"] = "both encoders, each at unit length"
     info["dim"] *= 2
 
-    def vectors(text):
-        parts = [tf.math.l2_normalize(graph.vectors(text), axis=1) for graph in graphs]
-        return tf.concat(parts, axis=1)
-
-    return _of_graph(graphs[0], info, name, vectors)
+    return Encoder(TwoGraphs(*graphs), info, name)
 
 
 def _from_export(path: str, name: str) -> Encoder:
-    # The checksums come first: TensorFlow may crash on a damaged graph.
-    description = os.path.join(path, export_layout.PROVENANCE)
-    locating.check_version(path)
-    info = json_files.read(description)
-    dim = json_files.field(info, "dim", int, description)
-    seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
-    check_fingerprint(
-        json_files.field(info, "fingerprint", str, description), description
-    )
-    with locating.loading_graph(path):
-        served = tf.saved_model.load(path)
-        signatures, lengths = served.signatures, served.lengths
-        width = signatures[DEFAULT].structured_outputs["default"].shape[-1]
-    if dim != width:
-        raise UserError(f"{description} has dim={dim}; its graph has {width}")
-    stated = json_files.field(info, "prompts", dict, description, {})
-    prompts.check(stated, f"prompts in {description}")
-    # Other names have no signature, or one that is not the prompt's, as `normalized`.
-    named = of_prompts(stated).keys() & signatures.keys()
-    known = {key: text for key, text in stated.items() if key in named}
-
-    # Of an export with a default prompt and with others.
-    plain_lengths = getattr(served, "plain_lengths", lengths)
-
-    def prompted(key: str) -> Encoder:
-        def counts(text):
-            return plain_lengths(tf.strings.join([known[key], text]))
-
-        return encoder(prompts.describe(info, key, known[key]), key, counts)
-
-    def encoder(about: dict, signature_name: str, lengths: Callable) -> Encoder:
-        signature = signatures[signature_name]
-
-        def vectors(text, keep_alive=served):
-            # The signature alone does not own its variables; `served` does.
-            return signature(text=text)["default"]
-
-        return Encoder(
-            vectors,
-            lengths,
-            dim,
-            seq_length,
-            {key: value for key, value in about.items() if key != "config"},
-            name,
-            functools.partial(_tokenizer_of_export, path, info, about.get("prompt")),
-            known,
-            prompted,
-        )
-
-    return encoder(info, DEFAULT, lengths)
-
-
-def _tokenizer_of_export(path: str, info: dict, prompt: str | None) -> Tokenizer:
-    """Opens the tokenizer of a version, whose graph does not show its tokens.
-
-    Args:
-        path: the folder of the version.
-        info: its description.
-        prompt: the text that precedes every text, or None.
-
-    Raises:
-        UserError: the version is alone, or beside the files of another export.
-    """
-    whole = os.path.dirname(os.path.dirname(path))
-    if json_files.optional(whole, export_layout.DESCRIPTION) != info:
-        raise UserError(
-            f"{path} lies outside of its export, which has the vocabulary; allowed: "
-            "the folder of export.tfhub, whole"
-        )
-    assets = os.path.join(export_layout.ENCODER, export_layout.ASSETS)
-    checksums.check(whole, os.path.join(whole, checksums.FILE_NAME), (f"{assets}/",))
-    # Exports of early versions state fewer rules.
-    rules = {name: info[name] for name in rules_lib.NAMES if name in info}
-    vocabulary = vocabulary_file.find(os.path.join(whole, assets))
-    tokenizer = open_tokenizer(vocabulary, rules_lib.Rules(**rules))
-    tokenizer.prompt = prompt or ""
-    return tokenizer
+    graph = ExportedGraph(path)
+    info = {key: value for key, value in graph.info.items() if key != "config"}
+    return Encoder(graph, info, name, graph.prompts)

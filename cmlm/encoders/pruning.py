@@ -18,7 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import arrays, files, path_names
-from cmlm.encoders import locating, model_dir, opening, pretrained
+from cmlm.config import model_dir
+from cmlm.encoders import locating, opening, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import foreign, pruning, restoring
 from cmlm.modeling.encoder_config import EncoderConfig

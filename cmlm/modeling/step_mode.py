@@ -11,7 +11,6 @@ import functools
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Optional
 
 import tensorflow as tf
 
@@ -29,7 +28,7 @@ class _OfStep:
     """What holds for all replicas, whose threads build one step."""
 
     # None outside of a training step.
-    fusing: Optional[bool] = None
+    fusing: bool | None = None
 
 
 class _OfReplica(threading.local):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Optional
 
 import tensorflow as tf
 
@@ -41,7 +40,7 @@ class _Batch:
     exact_gelu: bool
     training: bool
 
-    def kept(self, dropout, shape) -> Optional[tf.Tensor]:
+    def kept(self, dropout, shape) -> tf.Tensor | None:
         """Draws the elements that a Keras layer of dropout keeps; None: all."""
         if not self.training:
             return None
@@ -54,7 +53,7 @@ def encode(
     mask: tf.Tensor,
     exact_gelu: bool,
     training: bool,
-    read: Optional[tf.Tensor] = None,
+    read: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Norms the embeddings and runs the Transformer blocks.
 
@@ -118,7 +117,7 @@ def _type(block) -> tf.DType:
 
 
 def _block(
-    block, x, for_product, batch: _Batch, read: Optional[tf.Tensor] = None
+    block, x, for_product, batch: _Batch, read: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """One block: [tokens, dim] in float32 and in the products' type, to the same.
 

@@ -162,8 +162,8 @@ class Data:
     """
 
     train: Corpus
-    validation: Optional[Corpus] = None
-    teacher: Optional[TeacherVectors] = None
+    validation: Corpus | None = None
+    teacher: TeacherVectors | None = None
 
     @property
     def corpora(self) -> list[Corpus]:

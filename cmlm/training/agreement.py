@@ -10,9 +10,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm.common import distributed, folders, locks, path_names, workers
-from cmlm.config import overrides
+from cmlm.config import model_dir, overrides
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.encoders import model_dir
 from cmlm.errors import UserError, listed
 from cmlm.modeling import export_layout, latest, optimization
 from cmlm.modeling.foreign import modules, tensors

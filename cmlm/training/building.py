@@ -12,8 +12,8 @@ import tensorflow as tf
 from cmlm.common import distributed, workers
 from cmlm.common.counts import counted
 from cmlm.common.keras import keras
-from cmlm.config import experiment
-from cmlm.encoders import model_dir, opening
+from cmlm.config import experiment, model_dir
+from cmlm.encoders import opening
 from cmlm.errors import UserError
 from cmlm.modeling import latest, optimization, restoring, stacking
 from cmlm.modeling.foreign import tf_checkpoints

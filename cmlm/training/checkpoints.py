@@ -13,8 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import scratch, workers
-from cmlm.config import experiment
-from cmlm.encoders import model_dir
+from cmlm.config import experiment, model_dir
 from cmlm.modeling import latest, restoring
 from cmlm.modeling.foreign import tf_checkpoints
 from cmlm.training import finite, metrics_log

@@ -12,10 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from cmlm.common import checksums, workers
-from cmlm.config import experiment
+from cmlm.config import experiment, model_dir
 from cmlm.data.corpus import Corpus, merge
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.encoders import model_dir
 from cmlm.errors import UserError
 from cmlm.objectives import Data, ObjectiveConfig
 from cmlm.tokenization import vocabulary_file

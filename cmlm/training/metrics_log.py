@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.encoders.model_dir import METRICS, TENSORBOARD, read_metrics
+from cmlm.config.model_dir import METRICS, TENSORBOARD, read_metrics
 
 
 class MetricsLog:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 
 from cmlm.common import distributed, once, progress
 from cmlm.common.counts import counted
-from cmlm.config import experiment
-from cmlm.encoders import model_dir
+from cmlm.config import experiment, model_dir
 from cmlm.training import metrics_log
 from cmlm.training.building import Run
 from cmlm.training.stages import Stage

@@ -11,8 +11,8 @@ import logging
 import os
 from collections.abc import Sequence
 
+from cmlm.config import model_dir
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.encoders import model_dir
 from cmlm.modeling import latest
 from cmlm.training import metrics_log
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from cmlm.config import model_dir
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.encoders import model_dir
 from cmlm.training.stages import Stage
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.common import versions
+from cmlm.config import model_dir
 from cmlm.data import corpus
-from cmlm.encoders import model_dir
 from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer
 

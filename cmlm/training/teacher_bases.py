@@ -21,8 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 from cmlm.common import fields, files
+from cmlm.config import model_dir
 from cmlm.data import teacher_vectors
-from cmlm.encoders import model_dir
 from cmlm.objectives import Data
 from cmlm.objectives.distill import ALIGNED, DistillConfig
 from cmlm.tokenization.base import Tokenizer

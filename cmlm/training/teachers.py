@@ -14,9 +14,10 @@ import tensorflow as tf
 from cmlm.common import arrays, checksums, files, identity, path_names
 from cmlm.common.progress import bar as progress_bar
 from cmlm.common.protocols import DescribedEncoder
+from cmlm.config import model_dir
 from cmlm.data import streams, teacher_vectors
 from cmlm.data.teacher_vectors import TeacherVectors
-from cmlm.encoders import locating, model_dir, opening
+from cmlm.encoders import locating, opening
 from cmlm.errors import UserError
 from cmlm.objectives import Data
 from cmlm.objectives.distill import DistillConfig, word_of

@@ -7,7 +7,7 @@ import os
 import re
 
 from cmlm.common import leftovers, path_names
-from cmlm.encoders import model_dir
+from cmlm.config import model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import latest
 from cmlm.tokenization import rules, vocabulary_file

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 
 from cmlm.common import fields
 from cmlm.common.counts import counted
-from cmlm.config import experiment
-from cmlm.encoders import locating, model_dir, pretrained
+from cmlm.config import experiment, model_dir
+from cmlm.encoders import locating, pretrained
 from cmlm.errors import UserError
 from cmlm.modeling import encoder_config, foreign
 from cmlm.tokenization import rules, vocabulary_file

@@ -68,10 +68,11 @@ class Shares:
     Attributes:
         unknown: share of tokens that are [UNK].
         cut: share of lines that hold a text above the limit; blank lines do not count.
+            None without a line in a file with a limit.
     """
 
     unknown: float
-    cut: float
+    cut: float | None
 
 
 def shares(
@@ -111,6 +112,6 @@ def shares(
                     limit and np.sum(longest > 0),
                 )
     return {
-        language: Shares(float(unknown / max(total, 1)), float(cut / max(lines, 1)))
+        language: Shares(unknown / max(total, 1), cut / lines if lines else None)
         for language, (unknown, total, cut, lines) in counts.items()
     }

@@ -207,8 +207,8 @@ def check_coverage(
     shares = coverage.shares(tokenizer, files, limits)
     unknown = {name: share.unknown for name, share in shares.items()}
     logger.info("[UNK]: %s of the tokens (%s)", _listed(unknown, 2), tokenizer.rules)
-    if limits:
-        cut = {name: share.cut for name, share in shares.items()}
+    cut = {name: part.cut for name, part in shares.items() if part.cut is not None}
+    if cut:
         logger.log(
             logging.WARNING if max(cut.values()) > _SUSPICIOUS_CUTS else logging.INFO,
             "cut at %s tokens: %s of the lines; seq_length sets this limit",
