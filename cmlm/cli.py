@@ -20,6 +20,7 @@ a training stopped by SIGTERM, after it has saved; 141 the reader of stdout has 
 
 import contextlib
 import errno
+import functools
 import io
 import logging
 import math
@@ -29,7 +30,7 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from absl import app, flags
 from absl import logging as absl_logging
@@ -161,7 +162,11 @@ def require_npz(name: str) -> None:
         raise UserError(f"--{name} is {path}; allowed: {allowed}")
 
 
-def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> None:
+def run(
+    main: Callable[[list[str]], int | None],
+    never_trains: bool = False,
+    texts: Collection[str] = ("prompt", "query"),
+) -> None:
     """Runs a command and ends the process with its exit code.
 
     Args:
@@ -169,6 +174,8 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
             take flags only) and returns None or an exit code.
         never_trains: whether no weight changes in this process after its first use;
             `tune_for_inference` needs it.
+        texts: the flags that hold text for a model, which replaces bytes that are not
+            UTF-8. Other flags refuse them.
     """
     global _never_trains
     _never_trains = never_trains
@@ -181,7 +188,8 @@ def run(main: Callable[[list[str]], int | None], never_trains: bool = False) -> 
     if not sys.warnoptions:
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
-    guard(lambda: app.run(command, flags_parser=_parse_flags))
+    parser = functools.partial(_parse_flags, texts=texts)
+    guard(lambda: app.run(command, flags_parser=parser))
 
 
 def guard(body: Callable[[], object]) -> None:
@@ -274,7 +282,7 @@ def _message_of_tensorflow(error: Exception) -> str | None:
     return found[1] if found else None
 
 
-def _parse_flags(argv: Sequence[str]) -> list[str]:
+def _parse_flags(argv: Sequence[str], texts: Collection[str]) -> list[str]:
     """Parses the command line; any mistake is one line on stderr and exit code 1."""
     # absl formats the docstring with the % operator for --help.
     program = sys.modules["__main__"]
@@ -304,6 +312,9 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         # Each comparison with NaN is false, so it would pass all bounds.
         if isinstance(value, float) and not math.isfinite(value):
             _fail(f"--{name} is {value:g}; allowed: a finite number")
+        if name not in texts:
+            for part in value if isinstance(value, list) else [value]:
+                _require_utf8(name, part)
     if len(arguments) > 1:
         # absl would silently ignore all flags after a positional argument.
         _fail(
@@ -311,6 +322,21 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
             "flags are written --name=value, on the command line and in flagfiles"
         )
     return arguments
+
+
+def _require_utf8(name: str, value: object) -> None:
+    """Ends the command if a flag has bytes that are not UTF-8: no library takes them.
+
+    Without a locale of UTF-8, these are all bytes beyond ASCII.
+    """
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        given = os.fsencode(str(value)).decode(errors="backslashreplace")
+        _fail(
+            f"--{name} is {given}; allowed: UTF-8 (rename the file), in a locale such "
+            "as LC_ALL=C.UTF-8"
+        )
 
 
 def _configure_logging() -> None:

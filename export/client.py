@@ -169,4 +169,4 @@ def _write(answers, total: int) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, texts=("text",))

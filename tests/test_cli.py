@@ -145,6 +145,20 @@ def test_a_text_that_the_terminal_cannot_show_is_escaped(run):
     assert (done.returncode, done.stdout) == (0, "caf\\udce9\nnumber 1\n")
 
 
+def test_bytes_that_are_not_utf8_are_refused_except_in_texts(run, tmp_path):
+    given = os.fsdecode(b"--body=# caf\xe9")
+    said = r"error: --body is # caf\xe9; allowed: UTF-8 (rename the file), in a locale "
+    assert_one_error(run(given), said)
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert_one_error(
+        run("--body=# é", **plain), r"--body is # \xe9; allowed", "LC_ALL="
+    )
+    path = tmp_path / "toy.py"
+    source = path.read_text().replace("run(main)", "run(main, texts=['body'])")
+    path.write_text(source.replace("exec(_BODY.value, globals())", ""))
+    assert run(given).stdout == "number 1\n"
+
+
 def test_flagfile_line_without_dashes_does_not_swallow_the_rest(run, tmp_path):
     (tmp_path / "bad.flags").write_text("number=4\n--number=5\n")
     assert_one_error(run("--flagfile=bad.flags"), "number=4")
