@@ -130,7 +130,10 @@ def test_vectors_of_length_1_are_compared_as_they_are(encoder):
 def test_search_in_few_texts_and_equal_ones(encoder):
     cosines, rows = encoder.search(["ab"], ["abcd", "ab", "cd"], k=5)
     assert rows.tolist() == [[1, 2, 0]] and cosines.shape == (1, 3)
-    assert encoder.search([], ["ab"]).rows.shape == (0, 1)
+    for empty in ([], np.array([])):
+        assert encoder.search(empty, ["ab"]).rows.shape == (0, 1)
+        assert encoder.similarity(empty, ["ab"]).shape == (0, 1)
+        assert encoder.similarity(["ab"], empty).shape == (1, 0)
     with pytest.raises(ValueError, match="k is 0; allowed: at least 1"):
         encoder.search(["ab"], ["ab"], k=0)
     with pytest.raises(TypeError, match="k is 1.5; allowed: an integer"):

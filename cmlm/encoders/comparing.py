@@ -240,4 +240,6 @@ def _check_texts(name: str, texts: Sequence[str] | np.ndarray) -> None:
 
 
 def _is_vectors(texts: Sequence[str] | np.ndarray) -> bool:
-    return isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
+    # numpy makes float64 of an empty list of texts.
+    is_floats = isinstance(texts, np.ndarray) and texts.dtype.kind == "f"
+    return is_floats and texts.shape != (0,)
