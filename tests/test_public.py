@@ -213,10 +213,13 @@ def test_names_of_sentence_transformers():
         show_progress_bar=False,
         batch_size=2,
         convert_to_numpy=True,
+        convert_to_tensor=False,
     )
     np.testing.assert_array_equal(named, plain)
     with pytest.raises(UserError, match="convert_to_numpy is False; allowed: True"):
         made.encode(text, convert_to_numpy=False)
+    with pytest.raises(UserError, match="convert_to_tensor is True; allowed: False"):
+        made.encode(text, convert_to_tensor=True)
 
 
 def test_help_is_short():

@@ -50,6 +50,7 @@ class Comparing(abc.ABC):
         show_progress_bar: bool | None = None,
         batch_size: int | None = None,
         convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
     ) -> np.ndarray:
         """Encodes sentences.
 
@@ -62,8 +63,8 @@ class Comparing(abc.ABC):
                 None for the encoder's default prompt, if it has one.
             normalize_embeddings, show_progress_bar: sentence-transformers' names for
                 `normalize` and `progress`.
-            batch_size, convert_to_numpy: sentence-transformers' arguments, without
-                effect: batches follow from the numbers of tokens.
+            batch_size, convert_to_numpy, convert_to_tensor: sentence-transformers'
+                arguments, without effect: batches follow from the numbers of tokens.
 
         Returns:
             float32 [len(sentences), dim], in the order of `sentences`.
@@ -72,10 +73,13 @@ class Comparing(abc.ABC):
             TypeError: `sentences` is not a list of str.
             UserError: a vector is not finite or has another width, this process is a
                 fork of the one that opened the encoder, the encoder lacks the
-                prompt, or `convert_to_numpy` is not True.
+                prompt, `convert_to_numpy` is not True, or `convert_to_tensor` is not
+                False.
         """
         if convert_to_numpy is not True:
             raise fields.refused("convert_to_numpy", convert_to_numpy, "True")
+        if convert_to_tensor is not False:
+            raise fields.refused("convert_to_tensor", convert_to_tensor, "False")
         normalize = normalize if normalize_embeddings is None else normalize_embeddings
         progress = progress if show_progress_bar is None else show_progress_bar
         if prompt_name is not None:
