@@ -300,11 +300,12 @@ def test_duplicates_are_no_negatives(one_device):
 
 def test_a_tpu_can_compile_a_pool_of_two_replicas(monkeypatch):
     """A TPU gathers 32-bit numbers, and learns its own number as it runs."""
-    batch = toys.bitext_batch(BATCH // 2, 2)
+    batch = toys.bitext_batch(BATCH // 2, 3)
     source = batch["source_hash"]
     # The first halves of two hashes may agree, or the second ones.
     batch["target_hash"] = tf.concat([source[:2] ^ 1, source[2:] ^ (1 << 50)], axis=0)
-    batch["negative_hash"] = tf.stack([source ^ 1, tf.roll(source, 1, 0)], axis=1)
+    others = [source ^ 1, tf.roll(source, 1, 0), source ^ (1 << 50)]
+    batch["negative_hash"] = tf.stack(others, axis=1)
 
     def all_gather(value, axis):
         assert value.dtype in (tf.int32, tf.float32)
@@ -316,7 +317,7 @@ def test_a_tpu_can_compile_a_pool_of_two_replicas(monkeypatch):
         )
         replica.all_gather = all_gather
         monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: replica)
-        pool = contrastive.Pool(tf.zeros([BATCH // 2, 4, 3]), batch, cross_replica=True)
+        pool = contrastive.Pool(tf.zeros([BATCH // 2, 5, 3]), batch, cross_replica=True)
         return pool.own, *pool.known()
 
     compiled = tf.function(masks, jit_compile=True, autograph=False)

@@ -401,15 +401,16 @@ def test_losses_against_numpy():
     )
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_translations_rank_each_other_beside_the_teacher(folder, weight):
-    """Both losses read the vectors of one batch; a repeated text is no negative."""
+@pytest.mark.parametrize("weight, similarity", [(0.0, 0.5), (0.5, 0.0)])
+def test_translations_rank_each_other_beside_the_teacher(folder, weight, similarity):
+    """All losses read the vectors of one batch; a repeated text is no negative."""
     random = np.random.default_rng(0)
     translations = [f"satz {n % 5} ." for n in range(300)]
     pairs = zip(TEXTS, translations, strict=True)
     (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
     config = DistillBitextConfig(weight=1.0, retrieval_weight=weight, margin=0.2)
     config.scale, config.teacher = 7.0, settings(folder).teacher
+    config.similarity_weight = similarity
     config.train_data.input_path = f"{folder}/pairs.tsv"
     config.train_data.global_batch_size, config.train_data.seq_length = 8, 16
     found, tokenizer = taught(folder, objectives={"distill_bitext": config}, width=12)
@@ -426,7 +427,10 @@ def test_translations_rank_each_other_beside_the_teacher(folder, weight):
     vectors = unit(own.astype(np.float64))
     taught_vectors = batch["teacher_vectors"].numpy()
     distances = 1 - np.sum(vectors * taught_vectors[:, np.newaxis], axis=2)
-    wanted = distances.sum()
+    texts, teacher = vectors.reshape([16, 12]), np.repeat(taught_vectors, 2, axis=0)
+    error = np.mean((texts @ texts.T - teacher @ teacher.T) ** 2, axis=1).sum()
+    np.testing.assert_allclose(metrics["similarity_error"][0], error, rtol=1e-4)
+    wanted = distances.sum() + similarity * error
     assert {*objective.train_metrics} == {*metrics}
     if weight:
         source, target = (

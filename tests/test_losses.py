@@ -13,7 +13,7 @@ from cmlm.objectives import losses
 def test_masked_lm_by_hand(compiled):
     # p(label) is 0.75 and 0.5; the third prediction is padding.
     logits = tf.math.log([[0.75, 0.25], [0.5, 0.5], [0.1, 0.9]])
-    labels = tf.constant([0, 1, 0])
+    labels = tf.constant([0, 1, 1])
     weights = tf.constant([1.0, 1.0, 0.0])
     with step_mode.fusing(compiled):
         loss, right = losses.masked_lm(logits, labels, weights)

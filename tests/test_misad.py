@@ -275,6 +275,16 @@ def test_masks_spare_any_span_and_are_as_many(tmp_path, tokenizer, ngrams_file):
             inside = range(batch["span_start"][i, start], batch["span_end"][i, start])
             assert len(set(maskable) - set(inside)) >= of_row
     assert n_masked > 100
+    # [CLS] a b c [SEP], of which a and b are the span.
+    masks = removable_spans.prepare_masks(
+        tf.constant([[CLS, 5, 6, 7, SEP]]),
+        {"span_start": tf.constant([[1]]), "span_end": tf.constant([[3]])},
+        tokenizer,
+        MaskingConfig(rate=0.9),
+        draws=1,
+        seed=tf.constant([0, 0]),
+    )
+    assert masks["masked_lm_weights"].numpy().tolist() == [[1.0]]
 
 
 def test_batches_depend_on_seed_and_number_only(tmp_path, tokenizer, ngrams_file):

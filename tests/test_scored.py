@@ -93,7 +93,7 @@ def test_the_range_matters_to_regression_only(scored):
 def test_regression_by_hand(scored, tmp_path):
     """The squared difference of the cosine and the score's place in its range."""
     config, _ = scored
-    config.loss = "cosine"
+    config.loss, config.lowest = "cosine", -1.0
     objective = ScoredObjective(
         "scored",
         config,
@@ -108,8 +108,8 @@ def test_regression_by_hand(scored, tmp_path):
     first, second = np.moveaxis(vectors.numpy(), 1, 0)
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     cosines = np.sum(first * second, axis=1) / norms
-    wanted = batch["score"].numpy() / 5
-    assert sorted(wanted) == [0, 0.5, 1]
+    assert sorted(batch["score"].numpy()) == [0, 2.5, 5]
+    wanted = (batch["score"].numpy() + 1) / 6
     np.testing.assert_allclose(loss, np.sum((cosines - wanted) ** 2), rtol=1e-5)
     by_score = np.argsort(wanted)
     pairs = [(i, j) for i in range(3) for j in range(i)]
