@@ -161,8 +161,12 @@ def main(_) -> None:
         for precision in FLAGS.precisions:
             out = os.path.join(folder, precision)
             os.makedirs(out)
-            saved_models.write(trained, out, FLAGS.seq_length, precision=precision)
-            saved_models.compare(trained, out, FLAGS.seq_length, precision=precision)
+            saved_models.Export(
+                trained, out, FLAGS.seq_length, precision=precision
+            ).write()
+            saved_models.Export(
+                trained, out, FLAGS.seq_length, precision=precision
+            ).compare()
             here = os.path.dirname(os.path.abspath(__file__))
             for arm in ("torch", *FLAGS.arms):
                 if arm in PEERS:

@@ -380,11 +380,11 @@ def _tokenizer_json(vocab: Sequence[str], normalizer: dict, rules: Rules) -> dic
             "pair": first + second,
             "special_tokens": {t: special(t) for t in ("[CLS]", "[SEP]")},
         },
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "decoder": {"type": "WordPiece", "prefix": rules_lib.JOINER, "cleanup": True},
         "model": {
             "type": "WordPiece",
             "unk_token": "[UNK]",
-            "continuing_subword_prefix": "##",
+            "continuing_subword_prefix": rules_lib.JOINER,
             "max_input_chars_per_word": _longest_word(rules),
             "vocab": ids,
         },

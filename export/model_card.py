@@ -14,7 +14,7 @@ import re
 import tensorflow as tf
 
 from cmlm.common import language_names, versions
-from cmlm.config import model_dir
+from cmlm.config import model_dir, run_records
 from cmlm.data import bitext, builtin, languages
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError
@@ -226,7 +226,7 @@ def _training(opened: OpenedWeights) -> list[str]:
 
 def _starts(directory: str, step: int) -> list[str]:
     """The starts up to a step, if text or batches of the run changed between starts."""
-    rows = model_dir.read_starts(directory)
+    rows = run_records.read_starts(directory)
     parts = ("global_batch_size", "text")
     if all(row[part] == rows[0][part] for row in rows for part in parts):
         return []
@@ -266,7 +266,7 @@ def last_validation(directory: str, step: int) -> dict[str, float]:
             raise UserError(f"{directory} no longer exists")
         return {}
     last: dict[str, float] = {}
-    for row in model_dir.read_metrics(path):
+    for row in run_records.read_metrics(path):
         values = {
             key.removeprefix("validation/"): value
             for key, value in row.items()

@@ -114,9 +114,11 @@ def main(_) -> None:
         # ------------------------------------------------ writing, comparing
         # The card comes first: the run may lose its files while the graphs are traced.
         model_card.write(model, directory, seq_length)
-        written = (model, directory, seq_length, components, FLAGS.precision)
-        saved_models.write(*written, FLAGS.version)
-        difference = saved_models.compare(*written, FLAGS.version)
+        export = saved_models.Export(
+            model, directory, seq_length, components, FLAGS.precision, FLAGS.version
+        )
+        export.write()
+        difference = export.compare()
         server_files.keep_configuration(
             former, os.path.join(directory, export_layout.SERVING)
         )

@@ -117,7 +117,7 @@ def export(directory: Path, **settings) -> Export:
         return build(*args)
 
     with mock.patch.object(saved_models.preprocessor, "build", build_without_the_run):
-        saved_models.write(trained, str(written), SEQ_LENGTH, components)
+        saved_models.Export(trained, str(written), SEQ_LENGTH, components).write()
     away.rename(source)
     moved = written.rename(directory / "moved")
     return Export(str(moved), source, trained, components)

@@ -535,7 +535,7 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
 
     trained = opening.open_weights(str(directory))
     (tmp_path / "export").mkdir()
-    saved_models.write(trained, str(tmp_path / "export"), seq_length=16)
+    saved_models.Export(trained, str(tmp_path / "export"), seq_length=16).write()
     expected, actual = (
         opening.open_encoder(str(path)).encode(TEXTS)
         for path in (directory, tmp_path / "export")
@@ -549,7 +549,7 @@ def test_a_run_from_a_family_trains_and_is_exported(tmp_path, make):
 def test_an_export_of_a_family_gives_its_weights(tmp_path, make):
     opened = opening.open_weights(str(make(tmp_path)))
     (tmp_path / "export").mkdir()
-    saved_models.write(opened, str(tmp_path / "export"), seq_length=16)
+    saved_models.Export(opened, str(tmp_path / "export"), seq_length=16).write()
     again = opening.open_weights(str(tmp_path / "export"))
     for name in ("hidden_size", "embedding_size", "relative_positions", "pooling"):
         assert getattr(again.config.model, name) == getattr(opened.config.model, name)

@@ -44,9 +44,9 @@ def whole(exported):
 
 
 def test_every_output_of_an_export_is_short(exported, whole):
-    difference = saved_models.compare(
+    difference = saved_models.Export(
         exported.trained, exported.path, model_dirs.SEQ_LENGTH, exported.components
-    )
+    ).compare()
     assert difference <= saved_models.TOLERANCE
     served = tf.saved_model.load(locating.find_export(exported.path)).signatures
     for name, row in SIGNATURES.items():

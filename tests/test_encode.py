@@ -64,7 +64,7 @@ class Recorder(Encoder):
         graph = types.SimpleNamespace(
             vectors=self._record, lengths=tf.strings.length, seq_length=16
         )
-        super().__init__(graph, {"dim": 2})
+        super().__init__(graph, {"dim": 2}, "the recorder")
 
     def _record(self, text):
         self.batches.append([item.decode() for item in text.numpy()])
@@ -112,7 +112,7 @@ def test_repeated_sentences_take_no_second_array():
     graph = types.SimpleNamespace(
         vectors=vectors, lengths=tf.strings.length, seq_length=16
     )
-    made = Encoder(graph, {"dim": 1000})
+    made = Encoder(graph, {"dim": 1000}, "numbers")
     numbers = [row % 4000 for row in range(5000)]
     sentences = [str(number) for number in numbers]
     tracemalloc.start()

@@ -20,10 +20,11 @@ import toys
 from official.core import config_definitions
 
 from cmlm.common import distributed, machine, workers
-from cmlm.config import loading, model_dir, overrides
+from cmlm.config import loading, model_dir, overrides, run_records
 from cmlm.encoders import run_weights
 from cmlm.errors import UserError
 from cmlm.modeling import optimization
+from cmlm.objectives.cmlm import CmlmConfig
 from cmlm.tokenization import rules
 from cmlm.training import (
     agreement,
@@ -405,7 +406,7 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
     skipped = "skips the first batches of the new text (2 of cmlm); to train on them"
     assert caplog.text.count(skipped) == 2
     assert f"--model_dir with --init_checkpoint={directory}" in caplog.text
-    first, second = model_dir.read_starts(directory)
+    first, second = run_records.read_starts(directory)
     assert (first["step"], second["step"]) == (0, 2) and not first["changed"]
     assert first["versions"]["tensorflow"] == tf.__version__
     assert second["global_batch_size"] == {"cmlm": 16}
@@ -775,9 +776,16 @@ def test_a_vocabulary_that_another_run_wrote_is_not_replaced(
     assert prepare(own, **cased) != tokens
 
 
-def test_other_weights_of_a_begun_run_are_refused(text, one_device):
+def test_other_weights_of_a_begun_run_are_refused(text, one_device, monkeypatch):
     """A checkpoint lacks them, or has weights that nothing reads any more."""
+    monkeypatch.setattr(
+        CmlmConfig,
+        "weight_settings",
+        lambda self: {"skip": self.skip, "passages": self.passages},
+    )
     settings = {
+        # As an objective of one's own may say.
+        "cmlm.passages": (False, True),
         "quickthought.encoders": ("one", "two"),
         "cmlm.skip": (False, True),
         "distill.projection": ("pca", "linear"),

@@ -53,7 +53,7 @@ def test_what_differs_from_the_checkpoint_is_not_exported(toy_export):
     gamma = next(v for v in changed.encoder.variables if "gamma" in v.name)
     gamma.assign_add(tf.fill(gamma.shape, 1e-3))
     with pytest.raises(UserError, match="nothing was exported"):
-        saved_models.compare(changed, toy_export.path, model_dirs.SEQ_LENGTH)
+        saved_models.Export(changed, toy_export.path, model_dirs.SEQ_LENGTH).compare()
 
 
 @pytest.mark.large
@@ -72,7 +72,7 @@ def test_vectors_that_are_not_finite_are_not_exported(toy_export):
     gamma.assign(tf.fill(gamma.shape, float("nan")))
     said = f"{broken.checkpoint}: the vector of '' is not finite"
     with pytest.raises(UserError, match=said):
-        saved_models.compare(broken, toy_export.path, model_dirs.SEQ_LENGTH)
+        saved_models.Export(broken, toy_export.path, model_dirs.SEQ_LENGTH).compare()
 
 
 @pytest.mark.large
@@ -81,9 +81,9 @@ def test_components_that_differ_are_not_exported(toy_export):
     for found in other.languages.values():
         found.components[:] = found.components[::-1] @ tf.eye(16).numpy()[::-1]
     with pytest.raises(UserError, match="pcr de differ from"):
-        saved_models.compare(
+        saved_models.Export(
             toy_export.trained, toy_export.path, model_dirs.SEQ_LENGTH, other
-        )
+        ).compare()
 
 
 def test_export_says_what_it_is(toy_export):

@@ -589,8 +589,10 @@ def test_a_prompt_precedes_every_text(by_default, tmp_path):
     huggingface_folder.write(opened, str(back), 16, normalize=False)
     forms = [(str(folder), reading), (str(back), AS_TRAINED)]
     if not by_default:
-        saved_models.write(opened, export, 16)
-        assert saved_models.compare(opened, export, 16) <= saved_models.TOLERANCE
+        saved_models.Export(opened, export, 16).write()
+        assert (
+            saved_models.Export(opened, export, 16).compare() <= saved_models.TOLERANCE
+        )
         forms.append((export, AS_TRAINED))
 
     plain = opening.open_encoder(str(folder), Reading(prompt=""))
@@ -1546,7 +1548,7 @@ def test_a_start_from_an_export_equals_a_start_from_its_run(tmp_path):
     model_dir.write_config(run, config)
     trained = opening.open_weights(run)
     export = str(tmp_path / "export")
-    saved_models.write(trained, export, 24)
+    saved_models.Export(trained, export, 24).write()
 
     again = opening.open_weights(export)
     assert (again.seq_length, again.trained_seq_length) == (24, 20)

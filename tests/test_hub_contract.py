@@ -43,7 +43,7 @@ def cased(tmp_path_factory):
     source = model_dirs.write(folder / "model_dir", **settings)
     trained = run_weights.load(source)
     path = str(folder / "export")
-    saved_models.write(trained, path, model_dirs.SEQ_LENGTH)
+    saved_models.Export(trained, path, model_dirs.SEQ_LENGTH).write()
     return model_dirs.Export(path, source, trained, components=None)
 
 

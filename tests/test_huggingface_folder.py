@@ -17,7 +17,7 @@ import tensorflow as tf
 import tokenizers as hugging_face
 import yaml
 
-from cmlm.config import model_dir
+from cmlm.config import run_records
 from cmlm.encoders import opening, run_weights
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -194,7 +194,8 @@ def test_card_says_what_the_run_says(tmp_path):
     # A start that counts no more, and one behind this step.
     for step, batch, size in ((0, 4, 7), (1, 8, 9), (1, 16, 1000), (3, 32, 1000)):
         row = {"step": step, "global_batch_size": {"cmlm": batch}}
-        model_dir.add_start(trained.run, row | {"text": {"cmlm": {"": [["a", size]]}}})
+        row["text"] = {"cmlm": {"": [["a", size]]}}
+        run_records.add_start(trained.run, row)
     card = model_card.render(trained, 37, True, False)
     assert "| 0 | cmlm | 4 | 1 | 7 |\n| 1 | cmlm | 16 | 1 | 1,000 |\n\n" in card
     # For TF Hub: another usage, no header of the other hub.

@@ -238,8 +238,8 @@ def test_export_in_bfloat16_is_compared_and_holds_the_layers_once(tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     options = {"seq_length": model_dirs.SEQ_LENGTH, "precision": "bfloat16"}
-    saved_models.write(trained, str(out), **options)
-    difference = saved_models.compare(trained, str(out), **options)
+    saved_models.Export(trained, str(out), **options).write()
+    difference = saved_models.Export(trained, str(out), **options).compare()
     assert difference > saved_models.TOLERANCE
     served = opening.open_encoder(str(out))
     assert served.info["precision"] == "bfloat16"

@@ -50,8 +50,8 @@ def plain(source):
 def exported(source, tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("export"))
     opened = opening.open_weights(source)
-    saved_models.write(opened, folder, model_dirs.SEQ_LENGTH)
-    difference = saved_models.compare(opened, folder, model_dirs.SEQ_LENGTH)
+    saved_models.Export(opened, folder, model_dirs.SEQ_LENGTH).write()
+    difference = saved_models.Export(opened, folder, model_dirs.SEQ_LENGTH).compare()
     assert difference <= saved_models.TOLERANCE
     return folder
 
@@ -146,8 +146,8 @@ def test_an_export_holds_no_vocabulary_for_each_prompt(default, copies, tmp_path
     stated = {"model.prompts": STATED, "model.prompt": default}
     opened = opening.open_weights(model_dirs.write(tmp_path / "run", **stated))
     folder = str(tmp_path / "export")
-    saved_models.write(opened, folder, model_dirs.SEQ_LENGTH)
-    difference = saved_models.compare(opened, folder, model_dirs.SEQ_LENGTH)
+    saved_models.Export(opened, folder, model_dirs.SEQ_LENGTH).write()
+    difference = saved_models.Export(opened, folder, model_dirs.SEQ_LENGTH).compare()
     assert difference <= saved_models.TOLERANCE
     assert tokenizations(folder) == copies
     here, there = opening.from_weights(opened), opening.open_encoder(folder)

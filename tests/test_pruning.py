@@ -388,7 +388,7 @@ def test_other_weights_are_pruned_and_no_graph_runs(
     if kind == "original":
         foreign_weights.write_original(folder)
     else:
-        saved_models.write(opening.open_weights(source), str(folder), 30)
+        saved_models.Export(opening.open_weights(source), str(folder), 30).write()
     monkeypatch.setattr(tf.saved_model, "load", None)
     assert pruning.prune(str(folder), lambda: [TEXT], output).difference == 0.0
     before, after = opening.open_weights(str(folder)), opening.open_weights(output)

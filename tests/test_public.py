@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import commands
@@ -190,7 +191,8 @@ def test_scikit_learn_copies_a_pipeline_with_an_encoder(encoder):
 
 
 def test_an_encoder_says_why_it_cannot_be_pickled():
-    made = Encoder(None, None, 2, 16, {}, name="runs/one")
+    graph = types.SimpleNamespace(seq_length=16)
+    made = Encoder(graph, {"dim": 2}, "runs/one")
     with pytest.raises(TypeError, match="runs/one cannot be pickled, .* cmlm.load"):
         pickle.dumps(made.encode)
 
@@ -198,13 +200,13 @@ def test_an_encoder_says_why_it_cannot_be_pickled():
 def test_names_of_sentence_transformers():
     import tensorflow as tf
 
-    made = Encoder(
-        lambda text: tf.cast(tf.strings.length(text), tf.float32)[:, None] + [0.0, 1.0],
-        lambda text: tf.strings.length(text) + 2,
-        2,
-        16,
-        {},
+    def vectors(text):
+        return tf.cast(tf.strings.length(text), tf.float32)[:, None] + [0.0, 1.0]
+
+    graph = types.SimpleNamespace(
+        vectors=vectors, lengths=tf.strings.length, seq_length=16
     )
+    made = Encoder(graph, {"dim": 2}, "lengths")
     text = ["abc", "a", "abcdefgh"]
     plain = made.encode(text, normalize=True, progress=False)
     named = made.encode(

@@ -353,7 +353,7 @@ def encoder_of(rules_of: Rules, text_file: str, directory: str):
 def test_rules_travel_with_a_saved_model(text_file, tmp_path):
     trained = encoder_of(TURKISH, text_file, str(tmp_path / "run"))
     want = opening.open_encoder(str(tmp_path / "run")).encode(FOLDED)
-    saved_models.write(trained, str(tmp_path / "export"), 16)
+    saved_models.Export(trained, str(tmp_path / "export"), 16).write()
     got = opening.open_encoder(str(tmp_path / "export")).encode(FOLDED)
     assert abs(got - want).max() < 1e-5
     again = opening.open_weights(str(tmp_path / "export"))

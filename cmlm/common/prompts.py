@@ -75,6 +75,10 @@ def describe(info: dict, name: str, prompt: str | None) -> dict:
         info: the description, as a report has it.
         name: the name of the prompt.
         prompt: its text; None if it is unknown.
+
+    Returns:
+        The description, with the fingerprint of the vectors without any prompt as
+        `PLAIN`: another prompt may follow.
     """
     found = {**info, "prompt_name": name}
     if prompt is not None:

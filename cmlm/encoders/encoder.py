@@ -31,9 +31,12 @@ class Graph(Protocol):
 
     seq_length: int
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer; an export opens it here."""
+    def open_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer; an export opens it here.
+
+        Raises:
+            UserError: the graph is a version of an export without the rest of it.
+        """
 
     def vectors(self, text: tf.Tensor) -> tf.Tensor:
         """Turns string [n] into vectors, float32 [n, dim]."""
@@ -59,7 +62,7 @@ class Encoder(Comparing):
         self,
         graph: Graph,
         info: dict,
-        name: str = "the model",
+        name: str,
         prompts: Mapping[str, str] | None = None,
     ):
         self._graph = graph
@@ -148,7 +151,7 @@ class Encoder(Comparing):
 
     @functools.cached_property
     def _tokenizer(self) -> Tokenizer:
-        return self._graph.tokenizer
+        return self._graph.open_tokenizer()
 
     def _count(self, texts: list[bytes]) -> np.ndarray:
         counts = [

@@ -80,8 +80,7 @@ class ExportedGraph:
         other.lengths = lambda text: plain(tf.strings.join([prompt, text]))
         return other
 
-    @property
-    def tokenizer(self) -> Tokenizer:
+    def open_tokenizer(self) -> Tokenizer:
         """Opens the tokenizer, because the graph does not show its tokens.
 
         Raises:

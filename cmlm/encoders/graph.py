@@ -59,6 +59,10 @@ class SentenceGraph:
             # a process that opens several encoders.
             function._omit_frequent_tracing_warning = True
 
+    def open_tokenizer(self) -> Tokenizer:
+        """Returns the tokenizer, as every `encoder.Graph` does."""
+        return self.tokenizer
+
     def prompted(self, prompt: str) -> SentenceGraph:
         """The same graph with another prompt; both share `token_vectors`."""
         other = copy.copy(self)
@@ -94,8 +98,8 @@ class TwoGraphs:
 
     def __init__(self, first: SentenceGraph, second: SentenceGraph):
         self._both = first, second
-        self.tokenizer, self.seq_length = first.tokenizer, first.seq_length
-        self.lengths = first.lengths
+        self.seq_length = first.seq_length
+        self.lengths, self.open_tokenizer = first.lengths, first.open_tokenizer
 
     def vectors(self, text: tf.Tensor) -> tf.Tensor:
         """Turns string [n] into float32 [n, 2 x dim]."""

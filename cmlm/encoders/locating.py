@@ -23,6 +23,16 @@ from cmlm.modeling import export_layout, foreign
 _WEIGHTS = re.compile(r"\.(index|data-\d{5}-of-\d{5}|safetensors)$|/saved_model\.pb$")
 
 
+# The prefixes of a model_dir, as in `best:DIR`.
+PREFIXES = ("best", "untrained", "bow", "both")
+
+
+def split_prefix(name: str) -> tuple[str, str]:
+    """Splits `best:DIR` into ("best", "DIR"); no prefix gives ("", name)."""
+    prefix, colon, directory = name.partition(":")
+    return (prefix, directory) if colon and prefix in PREFIXES else ("", name)
+
+
 @dataclasses.dataclass(frozen=True)
 class Location:
     """The kind and the path of a model.
@@ -31,7 +41,7 @@ class Location:
         kind: `external`: a server or stored vectors; `run`: a model_dir; `export`;
             `weights`: any other path. Only `foreign.find`, which opens it, tells
             weights of another program, a checkpoint of a run and nothing apart.
-        prefix: one of `model_dir.PREFIXES`, or "".
+        prefix: one of `PREFIXES`, or "".
         path: the name without the prefix; for an export, its newest SavedModel.
     """
 
@@ -52,7 +62,7 @@ def locate(model: str, exports: bool = True) -> Location:
     """
     if model.startswith(external.PREFIXES):
         return Location("external", "", model)
-    prefix, path = model_dir.split_prefix(model)
+    prefix, path = split_prefix(model)
     if prefix or model_dir.is_model_dir(path):
         return Location("run", prefix, path)
     saved_model = _find_saved_model(path) if exports else None

@@ -234,7 +234,7 @@ def live(model: SentenceModel, tokenizer: Tokenizer, seq_length: int) -> Encoder
         "prompt": config.prompt,
         "prompts": config.named_prompts,
     }
-    return Encoder(graph, info, prompts=config.named_prompts)
+    return Encoder(graph, info, "the model", config.named_prompts)
 
 
 def from_weights(

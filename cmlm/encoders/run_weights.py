@@ -13,7 +13,7 @@ from cmlm.config import experiment, model_dir
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
-from cmlm.modeling import latest, restoring
+from cmlm.modeling import restoring
 from cmlm.modeling.model import SECOND_ENCODER, SentenceModel
 from cmlm.tokenization import vocabulary_file
 
@@ -33,7 +33,7 @@ def find_checkpoint(
     Raises:
         UserError: the checkpoint does not exist.
     """
-    best = os.path.join(directory, latest.BEST)
+    best = os.path.join(directory, model_dir.BEST)
     if checkpoint == "best" and not tf.io.gfile.isdir(best):
         metric = config.trainer.best_checkpoint_metric
         reason = "no validation has chosen one" if metric else "the run keeps none"

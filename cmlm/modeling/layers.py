@@ -29,7 +29,7 @@ class AttentionDropout(keras.layers.Layer):
 
     def __init__(self, rate: float, head_rate: float, **kwargs):
         super().__init__(**kwargs)
-        self.rate, self.head_rate = rate, head_rate
+        self.rate = rate
         self._dropout = keras.layers.Dropout(rate, dtype=self.dtype_policy)
         self._drop_heads = keras.layers.Dropout(head_rate, dtype=self.dtype_policy)
 

@@ -9,8 +9,8 @@ import unicodedata
 import tensorflow as tf
 
 from cmlm.tokenization.base import Tokenizer
-from cmlm.tokenization.rules import UNCASED, Rules
-from cmlm.tokenization.word_pieces import JOINER, WordSplitter
+from cmlm.tokenization.rules import JOINER, UNCASED, Rules
+from cmlm.tokenization.word_pieces import WordSplitter
 
 
 class Units:

@@ -12,7 +12,7 @@ from cmlm.data import pair_pipelines, streams
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
-from cmlm.tokenization.word_pieces import JOINER
+from cmlm.tokenization.rules import JOINER
 
 ALIGNED = "aligned"
 PROJECTIONS = ("pca", ALIGNED, "linear")
@@ -82,6 +82,12 @@ class DistillConfig(ObjectiveConfig):
                 f"false, as the teacher's vectors have the width {width}, "
                 f"the word embeddings {encoder.embedding_width}",
             )
+
+    def weight_settings(self):
+        return {"projection": self.projection == "linear"}
+
+    def needs_this_machine(self):
+        return "weight", self.weight, "0"
 
     def initial_weights_setting(self) -> str:
         return "init_words" if self.init_words else ""

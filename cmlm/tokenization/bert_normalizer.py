@@ -10,6 +10,7 @@ from typing import Any
 
 from cmlm.common import json_files
 from cmlm.errors import UserError, shown
+from cmlm.tokenization.rules import JOINER
 
 
 def _replace(there: str, here: str, kind: str = "String") -> dict:
@@ -73,7 +74,7 @@ def read(
         ("normalizer", normalizer, "type", "BertNormalizer", is_needed),
         ("normalizer", normalizer, "clean_text", cleans, False),
         ("pre_tokenizer", splitter, "type", "BertPreTokenizer", is_needed),
-        ("model", fast.get("model"), "continuing_subword_prefix", "##", False),
+        ("model", fast.get("model"), "continuing_subword_prefix", JOINER, False),
     ):
         value = values.get(key) if isinstance(values, dict) else None
         if value != allowed and (must or value is not None):

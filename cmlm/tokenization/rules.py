@@ -38,6 +38,9 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}")
 SUFFIX = ".json"
 HUGGING_FACE = "tokenizer_config.json"
 
+# Begins a piece inside a word, in a vocabulary of WordPiece.
+JOINER = "##"
+
 
 @dataclasses.dataclass(frozen=True)
 class Rules:

@@ -11,10 +11,8 @@ import tensorflow_text as tf_text
 from cmlm.errors import UserError, one_line
 from cmlm.tokenization import letters, tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
-from cmlm.tokenization.rules import UNCASED, Rules
+from cmlm.tokenization.rules import JOINER, UNCASED, Rules
 
-# Begins a piece inside a word.
-JOINER = "##"
 # Letters that hardly any vocabulary contains. One of them replaces each long word and
 # becomes [UNK].
 _RARE_LETTERS = range(0xA66E, 0x14400)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from cmlm.common import files
-from cmlm.config.model_dir import METRICS, TENSORBOARD, read_metrics
+from cmlm.config.model_dir import METRICS, TENSORBOARD
+from cmlm.config.run_records import read_metrics
 
 
 class MetricsLog:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cmlm.common import versions
-from cmlm.config import model_dir
+from cmlm.config import run_records
 from cmlm.data import corpus
 from cmlm.training.start import Start
 from cmlm.training.trainer import Trainer
@@ -33,7 +33,7 @@ def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
         for name, objective in objectives.items()
     }
     if start.begun is not None:
-        rows = model_dir.read_starts(start.directory)
+        rows = run_records.read_starts(start.directory)
         # A start that has left no checkpoint does not count.
         rows = [row for row in rows if row["step"] < trainer.step]
         _warn_of_other_text(start, trainer, text, rows)
@@ -48,7 +48,7 @@ def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
         "text": text,
         "versions": versions.installed(),
     }
-    model_dir.add_start(start.directory, row)
+    run_records.add_start(start.directory, row)
 
 
 def _warn_of_other_text(

@@ -19,8 +19,7 @@ from cmlm.data import corpus, languages
 from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
-from cmlm.tokenization.rules import Rules
-from cmlm.tokenization.word_pieces import JOINER
+from cmlm.tokenization.rules import JOINER, Rules
 from cmlm.vocabulary import wordpiece
 from cmlm.vocabulary import words as words_lib
 from cmlm.vocabulary.settings import VocabularyConfig

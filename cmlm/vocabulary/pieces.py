@@ -22,8 +22,9 @@ import tensorflow as tf
 
 from cmlm.errors import UserError
 from cmlm.tokenization.base import Tokenizer
+from cmlm.tokenization.rules import JOINER
 from cmlm.tokenization.unigrams import SPACE, Unigrams
-from cmlm.tokenization.word_pieces import JOINER, WordPiece, WordSplitter
+from cmlm.tokenization.word_pieces import WordPiece, WordSplitter
 
 _ASCII = string.ascii_letters + string.digits + string.punctuation
 

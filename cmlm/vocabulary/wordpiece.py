@@ -22,7 +22,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Set
 
-from cmlm.tokenization.word_pieces import JOINER
+from cmlm.tokenization.rules import JOINER
 
 _ITERATIONS = 4
 
