@@ -133,7 +133,8 @@ flags.DEFINE_integer(
     "cells",
     0,
     "Number of cells for ivf and pq; 0: four times the square root of the number of "
-    "sentences on the longer side, at most an eighth of all sentences.",
+    "sentences on the longer side, at most an eighth of all sentences; fewer if one "
+    "side is short.",
     lower_bound=0,
 )
 flags.DEFINE_integer(

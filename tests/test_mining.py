@@ -564,7 +564,9 @@ def test_with_all_cells_every_index_is_exact(
     # Little memory, so that queries come in blocks and the pool in parts.
     monkeypatch.setattr(index, "ROWS_AT_ONCE", 200)
     memory = 8 * MEMORY if kind == "pq" else MEMORY // 4
-    settings = neighbours.SearchSettings(kind, cells=12, probes=12, memory=memory)
+    # The memory holds a part of a large cell.
+    cells = 2 if kind == "ivf" else 12
+    settings = neighbours.SearchSettings(kind, cells, probes=12, memory=memory)
     # As many neighbours as `pq` needs to look at every row of the pool anew.
     k = len(sides[1]) // compressed._CANDIDATES if kind == "pq" else 5
     searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
@@ -578,7 +580,9 @@ def test_with_all_cells_every_index_is_exact(
     own = np.einsum("nd,nkd->nk", sides[0], sides[1][rows])
     np.testing.assert_allclose(own, cosines, atol=1e-6)
     assert all(len(set(row)) == k for row in rows.tolist())
-    np.testing.assert_allclose(found.means(), cosines.mean(axis=1), atol=1e-6)
+    means, missing = found.means()
+    np.testing.assert_allclose(means, cosines.mean(axis=1), atol=1e-6)
+    assert not missing.any()
 
 
 @pytest.mark.parametrize("kind", ["ivf", "pq"])
@@ -614,10 +618,51 @@ def test_missing_neighbours_are_left_out(tmp_path):
     _, cosines, rows = next(forward.blocks())
     missing = rows < 0
     assert missing.any() and (cosines[missing] == -np.inf).all()
-    assert np.isfinite(forward.means()).all()
+    means = forward.means()
+    np.testing.assert_allclose(means.missing[: len(rows)], missing.mean(axis=1))
+    # A missing neighbour counts as near as the other sentence of the pair.
+    filled = np.where(missing, 0.3, cosines).mean(axis=1)
+    own = means.beside(np.arange(len(rows)), np.float32(0.3))
+    np.testing.assert_allclose(own, filled, atol=1e-6)
     mined = pairs.mine(forward, backward, "ratio", "forward", one_to_one=False)
     assert mined["target"].min() >= 0 and np.isfinite(mined["score"]).all()
     assert len(mined) == (~missing).any(axis=1).sum()
+
+
+@pytest.fixture(scope="module")
+def few_and_many(tmp_path_factory):
+    """50 sentences, whose partners are the first of 5,000."""
+    random = np.random.default_rng(1)
+    topics = random.normal(size=[40, 24])
+    base = 0.8 * topics[random.integers(40, size=5000)] + 0.7
+    base += random.normal(size=base.shape)
+    few, many = (
+        unit(rows + 0.5 * random.normal(size=rows.shape)) for rows in (base[:50], base)
+    )
+    directory = tmp_path_factory.mktemp("few_and_many")
+    return stored(few, directory / "few", 5000), stored(many, directory / "many", 5000)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "pq"])
+@pytest.mark.parametrize("cells, right_first", [(0, 35), (600, 20)])
+def test_few_sentences_find_their_partners_among_many(
+    few_and_many, tmp_path, kind, cells, right_first
+):
+    def mine(kind, cells):
+        settings = neighbours.SearchSettings(kind, cells, memory=8 * MEMORY)
+        directory = str(tmp_path / kind)
+        searcher = neighbours.Searcher(*few_and_many, directory, settings)
+        found = [searcher.find(side, 4) for side in ("source", "target")]
+        return pairs.mine(*found, "ratio", "max", 1.04)
+
+    exact, mined = mine("flat", 0), mine(kind, cells)
+    for each in (exact, mined):
+        is_right = each["source"] == each["target"]
+        assert is_right[:right_first].all()
+    if kind == "ivf" and not cells:
+        np.testing.assert_array_equal(mined["source"], exact["source"])
+        np.testing.assert_array_equal(mined["target"], exact["target"])
+        np.testing.assert_allclose(mined["score"], exact["score"], atol=1e-6)
 
 
 def test_pairs_below_the_threshold_are_not_held(small, monkeypatch):
@@ -664,7 +709,8 @@ def test_the_index_follows_size_and_memory():
     gigabyte = 1 << 30
     for rows, dim, memory, kind in (
         ((100_000, 100_000), 768, gigabyte, "flat"),
-        ((1000, 10_000_000), 768, gigabyte, "flat"),
+        ((2000, 10_000_000), 768, gigabyte, "flat"),
+        ((20_000, 10_000_000), 32, gigabyte, "ivf"),
         ((1_000_000, 1_000_000), 256, 3 * gigabyte, "ivf"),
         ((1_000_000, 100_000_000), 256, 3 * gigabyte, "pq"),
     ):

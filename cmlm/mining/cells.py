@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -35,7 +36,8 @@ class Cells:
         sides: the vectors of both sides; a sample of them trains the centres.
         directory: the directory for the file of centres.
         cells: the number of cells; 0: four times the square root of the longer side's
-            length, but at most an eighth of all vectors.
+            length, but at most an eighth of all vectors, and so few that the probed
+            cells hold `index.PROBED_ROWS` vectors of the shorter side.
         probes: the number of cells to search for each query.
         memory: the memory limit in bytes.
     """
@@ -51,7 +53,10 @@ class Cells:
         self._memory = memory
         total = sum(map(len, sides))
         check_number(cells, total)
-        cells = cells or min(int(4 * max(map(len, sides)) ** 0.5), -(-total // 8))
+        shorter, longer = sorted(map(len, sides))
+        # With as many cells as probes, the search is exact.
+        most = max(probes * shorter // index.PROBED_ROWS, probes)
+        cells = cells or min(int(4 * longer**0.5), -(-total // 8), most)
         path = os.path.join(directory, "centres.npy")
         if not storage.is_whole(path, directory):
             storage.save(path, self._train(sides, cells))
@@ -148,9 +153,12 @@ class Ivf(index.Index):
 
     def query_bytes(self, k: int) -> int:
         probes = self._query_cells.shape[1]
+        # The part of the queries that each thread copies for its cell.
+        copied = faiss.omp_get_max_threads() * probes / (len(self._limits) - 1)
         # A query's vector with room for copies, its cells before and after sorting, and
         # its neighbours.
-        return 6 * self._pool.dim + 12 * probes + 24 * k
+        vectors = int(4 * self._pool.dim * (1 + max(copied, 0.5)))
+        return vectors + 12 * probes + 24 * k
 
     def search(self, queries, start, stop, k):
         block = queries.read(start, stop)
@@ -159,11 +167,13 @@ class Ivf(index.Index):
         limits = faiss.matrix_bucket_sort_inplace(sorted_cells, nbucket=cells)
         by_cell = sorted_cells.ravel()  # The queries' numbers, cell by cell.
         dim = self._pool.dim
+        # With few cells, a cell of a long pool is too large for each thread.
+        at_once = self._memory // 4 // (4 * dim) // faiss.omp_get_max_threads()
+        at_once = max(at_once, index.ROWS_AT_ONCE)
 
-        def search_cell(cell: int):
-            low, high = (int(limit) for limit in self._limits[cell : cell + 2])
+        def search_part(cell: int, low: int, high: int):
             asking = by_cell[limits[cell] : limits[cell + 1]].astype(np.int64)
-            if low == high or not len(asking):
+            if not len(asking):
                 return None
             rows = np.fromfile(
                 self._path, "<f4", (high - low) * dim, offset=4 * low * dim
@@ -173,15 +183,22 @@ class Ivf(index.Index):
             )
             return asking, cosines, self._rows[low:high][places]
 
+        parts = (
+            (cell, low, min(low + at_once, high))
+            for cell, (low, high) in enumerate(
+                itertools.pairwise(self._limits.tolist())
+            )
+            for low in range(low, high, at_once)
+        )
         found = faiss.ResultHeap(len(block), k, keep_max=True)
-        for result in filter(None, _in_parallel(search_cell, range(cells))):
+        for result in filter(None, _in_parallel(search_part, parts)):
             found.add_result_subset(*result)
         found.finalize()
         return index.in_order(found.D, found.I)
 
 
 def _in_parallel(function: Callable, items: Iterable) -> Iterator:
-    """Yields the results of a function in the order of the items.
+    """Yields the results of a function in the order of the items, its arguments.
 
     Each item gets one thread: several threads for one item would wait for each other at
     every small step. A bounded queue limits the number of results in memory.
@@ -192,7 +209,7 @@ def _in_parallel(function: Callable, items: Iterable) -> Iterator:
     ) as pool:
         waiting = collections.deque()
         for item in items:
-            waiting.append(pool.submit(function, item))
+            waiting.append(pool.submit(function, *item))
             if len(waiting) > 2 * threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -25,6 +25,9 @@ from cmlm.mining.vectors import ShardedVectors
 
 # With more cosines than this, `flat` takes minutes on a few cores.
 _FLAT_COSINES = 10**10
+# The probed cells hold about so many rows of the shorter side: many times the k
+# neighbours of a query.
+PROBED_ROWS = 2048
 ROWS_AT_ONCE = 16_384
 
 
@@ -36,7 +39,8 @@ def choose(rows: Sequence[int], dim: int, memory: int) -> str:
         dim: the width of a vector.
         memory: the memory limit in bytes.
     """
-    if rows[0] * rows[1] <= _FLAT_COSINES:
+    # `ivf` would search all cells of a side below PROBED_ROWS.
+    if rows[0] * rows[1] <= _FLAT_COSINES or min(rows) <= PROBED_ROWS:
         return "flat"
     # `ivf` reads each cell once per block of queries, so `pq` suits many blocks better.
     return "ivf" if 4 * dim * max(rows) <= 2 * memory else "pq"

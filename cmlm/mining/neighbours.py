@@ -7,6 +7,7 @@ import functools
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,6 +51,33 @@ def check_size(side: str, rows: int, k: int) -> None:
         )
 
 
+class Means(NamedTuple):
+    """The mean cosine of each query with its k neighbours.
+
+    Attributes:
+        known: the sum of the found neighbours' cosines, divided by k: float64 [n].
+        missing: the share of the k neighbours that the search missed, float32 [n].
+    """
+
+    known: np.ndarray
+    missing: np.ndarray
+
+    def beside(self, queries: np.ndarray, cosines: np.ndarray) -> np.ndarray:
+        """Returns the means of queries for the scores of their pairs.
+
+        A missing neighbour counts as near as the other sentence of the pair. So a
+        query without found neighbours has no small mean and no large margin.
+
+        Args:
+            queries: the queries, int64 [n, k] or [n, 1].
+            cosines: the cosines of their pairs, [n, k].
+
+        Returns:
+            float64 [n, k].
+        """
+        return self.known[queries] + self.missing[queries] * cosines
+
+
 class NeighbourFiles:
     """The neighbours of all queries, on disk.
 
@@ -74,15 +102,15 @@ class NeighbourFiles:
             entries = storage.load(path)
             yield start, np.array(entries["cosine"]), np.array(entries["row"])
 
-    def means(self) -> np.ndarray:
-        """Returns the mean cosine of each query with its neighbours, float64 [n]."""
-        means = np.empty(self._rows)
+    def means(self) -> Means:
+        """Returns the mean cosine of each query with its neighbours."""
+        known, missing = np.empty(self._rows), np.empty(self._rows, np.float32)
         for start, cosines, rows in self.blocks():
-            there = rows >= 0
+            own, there = slice(start, start + len(rows)), rows >= 0
             total = np.where(there, cosines, 0).sum(axis=1, dtype=np.float64)
-            count = np.maximum(there.sum(axis=1), 1)
-            means[start : start + len(rows)] = total / count
-        return means
+            known[own] = total / rows.shape[1]
+            missing[own] = 1 - there.mean(axis=1)
+        return Means(known, missing)
 
 
 class Searcher:

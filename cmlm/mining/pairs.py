@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cmlm.mining import margins
-from cmlm.mining.neighbours import NeighbourFiles
+from cmlm.mining.neighbours import Means, NeighbourFiles
 
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
 # absolute: LaBSE, section 7 (Feng et al., https://arxiv.org/abs/2007.01852);
@@ -83,8 +83,8 @@ def mine(
 
 def _best(
     found: NeighbourFiles,
-    of_x: np.ndarray | None,
-    of_y: np.ndarray | None,
+    of_x: Means | None,
+    of_y: Means | None,
     margin: str,
     sides: tuple[str, str],
     threshold: float,
@@ -101,14 +101,16 @@ def _best(
     x, y = sides
     parts = []
     for start, cosines, rows in found.blocks():
-        own = slice(start, start + len(rows))
+        each = np.arange(len(rows))
         if margin == "absolute":
             scores = cosines.astype(np.float64)
         else:
-            scores = margins.score(cosines, of_x[own], of_y[rows], margin)
+            known = np.where(rows < 0, np.float32(0), cosines)
+            own = of_x.beside(start + each[:, np.newaxis], known)
+            usual = own, of_y.beside(rows, known)
+            scores = margins.score(known, *usual, margin)
         scores[rows < 0] = -np.inf
         best = np.argmax(scores, axis=1)
-        each = np.arange(len(rows))
         chosen = np.empty(len(rows), PAIR)
         chosen[x], chosen[y] = start + each, rows[each, best]
         chosen["score"], chosen["cosine"] = scores[each, best], cosines[each, best]
