@@ -191,6 +191,19 @@ def test_held_out_text_depends_on_neither_seed_nor_order_of_files(tmp_path):
     assert sorted(straight) == sorted(other)
 
 
+def test_a_marked_text_holds_out_what_its_plain_text_does(tmp_path):
+    lines = [line for i in range(90) for line in (f"one {i}", f"two {i}", "")]
+    plain = write_lines(tmp_path / "plain.txt", lines)
+    marks = [
+        f"{line}\tone {i}\t{i} two" if line else "" for i, line in enumerate(lines)
+    ]
+    marked = write_lines(tmp_path / "marked.txt", marks)
+    want = read_pairs([plain], "validation", 0.2)
+    got = read_pairs([marked], "validation", 0.2)
+    assert [tuple(line.split("\t")[0] for line in pair) for pair in got] == want
+    assert 0 < len(want) < 90
+
+
 @pytest.mark.parametrize("n_files", [1, 5])
 def test_hosts_share_the_data_without_overlap(tmp_path, n_files):
     paths, documents = make_corpus(tmp_path, n_files)

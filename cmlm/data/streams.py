@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from cmlm.data import file_mixing, line_files
+from cmlm.data import file_mixing, line_files, ngram_table
 
 # A longer line is cut before it is tokenised, which bounds the memory of the shuffle
 # buffer. The limit allows 256 tokens of 64 bytes each.
@@ -36,10 +36,10 @@ Reader = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.data.Dataset]
 class Portion:
     """The examples of a corpus that a dataset reads, and their order.
 
-    A fingerprint of a document's first line and the line's block of `HOLD_OUT_BLOCK`
-    lines decide whether a line of text is held out; a fingerprint of the first cell
-    decides for a line of a table. The seed, the order of the files and the number of
-    hosts do not matter.
+    A fingerprint of a document's first line, without marked n-grams, and the line's
+    block of `HOLD_OUT_BLOCK` lines decide whether a line of text is held out; a
+    fingerprint of the first cell decides for a line of a table. The seed, the order of
+    the files and the number of hosts do not matter.
 
     Attributes:
         files: paths of one language; of NLI data, language to paths.
@@ -189,8 +189,10 @@ def read_chunks(
         opens = filled & ~follows
         openings = tf.cast(tf.where(opens)[:, 0], tf.int32)
         index = tf.cumsum(tf.cast(opens, tf.int32))  # 0: the document still open
-        fingerprints = _fingerprints(tf.gather(lines, openings))
-        document = tf.gather(tf.concat([[last_document], fingerprints], 0), index)
+        # A marked text holds out what its plain text does.
+        opening = ngram_table.without_marks(tf.gather(lines, openings))
+        document = tf.concat([[last_document], _fingerprints(opening)], axis=0)
+        document = tf.gather(document, index)
         first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)
         line_in_document = tf.range(tf.size(lines)) - first
 
