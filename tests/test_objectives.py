@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 import toys
 
+from cmlm.common.keras import keras
 from cmlm.data import batches
 from cmlm.data.corpus import Corpus
 from cmlm.errors import UserError
@@ -72,24 +73,35 @@ def test_next_sentence_adds_two_means(one_device):
             )
 
 
-def test_mirror_ranks_each_view_among_all_other_views(one_device):
+@pytest.mark.parametrize("form", ["released", "paper"])
+def test_mirror_ranks_each_view_among_all_other_views(one_device, form):
     """InfoNCE, equation 1 of Mirror-BERT, over both views; copies are not negatives."""
     batch = BATCHES["mirror"]
-    objective = build(one_device, "mirror", batch, scale=4.0).objectives["mirror"]
-    vectors = objective.embed(batch, training=False)
-    loss, metrics = objective.embedding_loss(vectors, batch)
-    views = np.concatenate([vectors[:, 0], vectors[:, 1]]).astype(np.float64)
+    settings = {"scale": 4.0, "margin": 0.2, "form": form}
+    objective = build(one_device, "mirror", batch, **settings).objectives["mirror"]
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=[BATCH, 2, 4])
+    vectors[:, 1] += vectors[:, 0]
+    vectors = oracles.unit(vectors)
+    loss, metrics = objective.embedding_loss(tf.constant(vectors, tf.float32), batch)
+    views = np.concatenate([vectors[:, 0], vectors[:, 1]])
     hashes = np.tile(batch["source_hash"].numpy(), 2)
-    want = 0.0
+    want, found = 0.0, []
     for i, view in enumerate(views):
         partner = (i + BATCH) % (2 * BATCH)
-        others = [
-            np.exp(4.0 * view @ views[j])
-            for j in range(2 * BATCH)
-            if j == partner or hashes[j] != hashes[i]
-        ]
-        want -= np.log(np.exp(4.0 * view @ views[partner]) / sum(others))
+        others = [j for j in range(2 * BATCH) if hashes[j] != hashes[i]]
+        positive = np.exp(4.0 * (view @ views[partner] - 0.2))
+        total = np.exp(4.0 * views[others] @ view).sum()
+        if form == "released":
+            total += positive
+        want -= np.log(positive / total)
+        candidates = [partner, *others]
+        found.append(candidates[np.argmax(views[candidates] @ view)] == partner)
     np.testing.assert_allclose(loss, want, rtol=1e-4)
+    forward, reverse = sum(found[:BATCH]), sum(found[BATCH:])
+    assert forward != reverse
+    assert float(metrics["accuracy"][0]) == forward
+    assert float(metrics["reverse_accuracy"][0]) == reverse
     # A text of its own: itself. The one that comes twice: itself, and both views of
     # the other.
     total, count = metrics["excluded"]
@@ -118,8 +130,9 @@ def test_one_text_has_none_to_be_told_from(name):
     config = getattr(TaskConfig(), name)
     config.check_data(Data(Corpus({}, {"en": 1, "de": 1}, {"en": 0})), EncoderConfig())
     config.train_data.input_path = "a.txt"
-    with pytest.raises(UserError, match="a.txt has one example; allowed: at least two"):
-        config.check_data(Data(Corpus({}, {"": 1})), EncoderConfig())
+    for number, said in ((1, "1 example"), (0, "0 examples")):
+        with pytest.raises(UserError, match=f"a.txt has {said}; allowed: at least 2"):
+            config.check_data(Data(Corpus({}, {"": number})), EncoderConfig())
 
 
 # ------------------------------------------------------------ prompts of pairs
@@ -236,6 +249,12 @@ def test_a_part_that_the_model_lacks_is_named(one_device, monkeypatch):
     monkeypatch.setattr(of_class, "trained_parts", ["encoder", "head"])
     with pytest.raises(ValueError, match="mirror trains the part 'head' of the model"):
         _ = trainer.trained_variables
+    trainer.model.parts["head"] = keras.layers.Dense(2)
+    said = "the part 'head' of the model, which has no variables yet; .* `build`"
+    with pytest.raises(ValueError, match=said):
+        _ = trainer.trained_variables
+    trainer.model.parts["head"].build([None, 3])
+    assert trainer.trained_variables[-1] is trainer.model.parts["head"].bias
 
 
 def test_a_tensor_without_a_column_is_named():
