@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import itertools
 from pathlib import Path
 
 import commands
@@ -83,6 +84,12 @@ def test_scores_are_those_of_the_definition(documents, paths, form):
             assert value <= possible[ngram] + 1e-9
             assert value >= sure.get(ngram, -99) - 1e-9
         assert list(got) == sorted(got)
+
+
+@pytest.mark.parametrize("form", choices.NGRAM_FORMS)
+def test_equal_counts_have_equal_scores(form):
+    orders = [*itertools.permutations([38, 59, 32, 113])]
+    assert len({extraction.score(form, 20, [*order], 9973) for order in orders}) == 1
 
 
 @pytest.mark.parametrize("counts, scope", [

@@ -81,6 +81,8 @@ class NgramConfig:
 def score(form: str, count: int, unit_counts: list[int], n_units: int) -> float:
     """Scores one n-gram with a formula of the module's docstring.
 
+    Equal counts give equal scores, in any order of the units: `fsum` rounds once.
+
     Args:
         form: one of `choices.NGRAM_FORMS`.
         count: C(w).
@@ -88,8 +90,8 @@ def score(form: str, count: int, unit_counts: list[int], n_units: int) -> float:
         n_units: the number of units in the corpus or document.
     """
     if form == "released":
-        return math.log(count) - sum(map(math.log, unit_counts))
-    expected = sum(math.log(unit / n_units) for unit in unit_counts)
+        return math.log(count) - math.fsum(map(math.log, unit_counts))
+    expected = math.fsum(math.log(unit / n_units) for unit in unit_counts)
     return (math.log(count / n_units) - expected) / len(unit_counts)
 
 
