@@ -13,13 +13,15 @@ each document. A --min_count that is too small lets rare, long n-grams win; the 
 number depends on the text. The authors' released code counts each document separately:
 --form=released --counts=document --min_count=1.
 
-Counting needs little memory for any corpus, because it sorts in files in TMPDIR. Words
+Counting needs little memory for any corpus, because it sorts in files in TMPDIR. With
+--scope=document, memory also holds one document; blank lines separate documents. Words
 end at white space and punctuation, and each Chinese character is a word. Thai, Japanese
 and other languages without spaces need --unit=pieces and the run's vocabulary. For a
 cased run, or one that keeps accents, words need --vocab_file, too, or its rules
 (--nolower_case, --nostrip_accents).
 """
 
+import collections
 import contextlib
 import shlex
 
@@ -136,9 +138,13 @@ def main(_) -> None:
             directory = stack.enter_context(
                 files.atomic_directory(FLAGS.marked_output, overwrite=True)
             )
-        found = extraction.extract(paths, units, config, directory)
+        totals = collections.Counter()
+        found = extraction.extract(paths, units, config, directory, totals)
         number = ngram_files.write(found, FLAGS.output, begin if directory else None)
-    print(f"{counted(number, 'n-gram')} of {counted(len(paths), 'file')}")
+    print(
+        f"{counted(number, 'n-gram')} of {counted(totals['documents'], 'document')} in"
+        f" {counted(len(paths), 'file')}"
+    )
     print(FLAGS.output)
     if FLAGS.marked_output:
         marked = shlex.quote(f"{files.pattern(FLAGS.marked_output)}/*")

@@ -1,6 +1,7 @@
 """N-grams: their scores by the definition, out of core, and what a file may hold."""
 
 import bz2
+import collections
 import gzip
 import itertools
 from pathlib import Path
@@ -13,7 +14,7 @@ from test_tokenizers import byte_pairs
 from texts import word_piece
 
 from cmlm.common import choices, fields
-from cmlm.data import ngram_files, streams
+from cmlm.data import line_files, ngram_files, streams
 from cmlm.errors import UserError
 from cmlm.ngram_lists import extraction, sorted_counts
 from cmlm.ngram_lists.extraction import NgramConfig
@@ -55,18 +56,22 @@ def paths(documents, tmp_path) -> list[str]:
     return found
 
 
+def extract(paths, units, config, directory=None):
+    return extraction.extract(paths, units, config, directory, collections.Counter())
+
+
 @pytest.mark.parametrize("form", choices.NGRAM_FORMS)
 def test_scores_are_those_of_the_definition(documents, paths, form):
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, form == "released")
     config = NgramConfig(form=form, longest=4, top=0, min_count=1, scope="corpus")
-    got = dict(extraction.extract(paths, Units(), config))
+    got = dict(extract(paths, Units(), config))
     assert got == pytest.approx(whole)
 
     # Each document keeps its best, by the counts of the corpus or its own.
     for counts in choices.NGRAM_COUNTS:
         config = NgramConfig(form, counts, longest=4, top=7, min_count=1)
-        got = dict(extraction.extract(paths, Units(), config))
+        got = dict(extract(paths, Units(), config))
         sure, possible = {}, {}
         for document in documents:
             own = oracles.ngram_scores(document, 4, form == "released")
@@ -100,12 +105,12 @@ def test_out_of_core_equals_in_memory(paths, counts, scope, top, monkeypatch):
     config = NgramConfig(
         counts=counts, scope=scope, top=top, min_count=1 + (counts == "corpus")
     )
-    want = list(extraction.extract(paths, Units(), config))
+    want = list(extract(paths, Units(), config))
     assert want and [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
     # Runs of 5 entries, and so many of them that they are merged on the way.
     monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     small = NgramConfig(**{**vars(config), "max_entries": 5})
-    assert list(extraction.extract(paths, Units(), small)) == want
+    assert list(extract(paths, Units(), small)) == want
 
 
 def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
@@ -115,7 +120,7 @@ def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
     path.write_text(line, encoding="utf-8")
     config = NgramConfig(counts="document", longest=2, top=0, min_count=1)
     (tmp_path / "marked").mkdir()
-    list(extraction.extract([str(path)], Units(), config, str(tmp_path / "marked")))
+    list(extract([str(path)], Units(), config, str(tmp_path / "marked")))
     (marked,) = (tmp_path / "marked" / "long.txt").read_bytes().strip().splitlines()
     (read,) = streams.sentences(streams.Portion([str(path)]))
     kept = marked.split(b"\t")[0].decode()
@@ -130,7 +135,7 @@ def test_the_training_cuts_no_mark_of_a_long_line(tmp_path):
     (tmp_path / "marked").mkdir()
     config = NgramConfig(counts="document", longest=4, min_count=1)
     given, where = [str(tmp_path / "long.txt")], str(tmp_path / "marked")
-    listed = dict(extraction.extract(given, Units(), config, where))
+    listed = dict(extract(given, Units(), config, where))
     text = streams.Portion([str(tmp_path / "marked" / "long.txt")])
     (line,) = streams.sentences(text).as_numpy_iterator()
     sentence, *marks = line.decode().split(ngram_files.MARK)
@@ -147,7 +152,7 @@ def test_sentences_are_marked_with_the_list_of_their_document(
 ):
     config = NgramConfig(counts=counts, scope=scope, longest=4, top=5, min_count=1)
     (tmp_path / "marked").mkdir()
-    found = extraction.extract(paths, Units(), config, str(tmp_path / "marked"))
+    found = extract(paths, Units(), config, str(tmp_path / "marked"))
     listed = set(dict(found))
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, False)
@@ -183,11 +188,11 @@ def test_the_default_drops_rare_n_grams(tmp_path):
     path = tmp_path / "a.txt"
     city, seven = "new york is big", "one two three four five six seven"
     path.write_text(f"{city}\n" * 20 + f"{seven}\n" * 19)
-    found = dict(extraction.extract([str(path)], Units(), NgramConfig()))
+    found = dict(extract([str(path)], Units(), NgramConfig()))
     assert city in found and not any("two" in ngram for ngram in found)
     # And those of more than six words.
     path.write_text(f"{seven}\n" * 20)
-    found = dict(extraction.extract([str(path)], Units(), NgramConfig()))
+    found = dict(extract([str(path)], Units(), NgramConfig()))
     assert max(len(ngram.split()) for ngram in found) == 6
 
 
@@ -218,27 +223,47 @@ def test_counts_beyond_memory_are_on_disk(monkeypatch):
             assert list(counts.items()) == want
 
 
+@pytest.mark.parametrize("scope", choices.NGRAM_SCOPES)
+def test_a_corpus_is_read_in_parts_of_any_document(paths, tmp_path, scope, monkeypatch):
+    """The borders of documents matter only if each document has its list."""
+    config = NgramConfig(scope=scope, top=20, min_count=2)
+    (tmp_path / "marked").mkdir()
+    want = dict(extract(paths, Units(), config, str(tmp_path / "marked")))
+    marked = (tmp_path / "marked" / "0.txt").read_text()
+    monkeypatch.setattr(line_files, "LINES_PER_CHUNK", 4)
+    totals, units = collections.Counter(), Units()
+    read = [*extraction._documents(paths, units, totals, scope)]
+    assert totals["documents"] == 6
+    longest = max(len(document.lines) for document in read)
+    assert longest == (4 if scope == "corpus" else 10)
+    assert dict(extract(paths, units, config, str(tmp_path / "marked"))) == want
+    assert (tmp_path / "marked" / "0.txt").read_text() == marked
+    Path(paths[0]).write_text(f"\n\n {Path(paths[0]).read_text()}\n\n\n")
+    assert dict(extract(paths, units, config, str(tmp_path / "marked"))) == want
+    assert (tmp_path / "marked" / "0.txt").read_text() == marked
+
+
 def test_words_that_like_each_other_come_first(paths):
     config = NgramConfig(scope="corpus", top=1, min_count=5)
-    assert dict(extraction.extract(paths, Units(), config)).keys() == {"new york city"}
+    assert dict(extract(paths, Units(), config)).keys() == {"new york city"}
     # Undivided and of counts, the released score falls with every word.
     config = NgramConfig(form="released", scope="corpus", top=1, min_count=5)
-    (ngram,) = dict(extraction.extract(paths, Units(), config))
+    (ngram,) = dict(extract(paths, Units(), config))
     assert len(ngram.split()) == 2
     with pytest.raises(UserError, match="no n-gram is left"):
         config = NgramConfig(threshold=99.0, min_count=1)
-        ngram_files.write(extraction.extract(paths, Units(), config), paths[0] + ".tsv")
+        ngram_files.write(extract(paths, Units(), config), paths[0] + ".tsv")
     assert not Path(paths[0] + ".tsv").exists()
 
 
 def test_the_threshold_is_the_lowest_score_that_stays(paths):
     config = NgramConfig(scope="corpus", top=0, min_count=1)
-    scored = dict(extraction.extract(paths, Units(), config))
+    scored = dict(extract(paths, Units(), config))
     lowest = sorted(scores := scored.values())[len(scored) // 2]
     want = {ngram: value for ngram, value in scored.items() if value >= lowest}
     assert min(want.values()) == lowest < max(scores) and len(want) < len(scored)
     at_least = NgramConfig(scope="corpus", top=0, min_count=1, threshold=lowest)
-    assert dict(extraction.extract(paths, Units(), at_least)) == want
+    assert dict(extract(paths, Units(), at_least)) == want
 
 
 def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_path):
@@ -248,7 +273,7 @@ def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_pa
     extraction.check_names(given)
     (tmp_path / "marked").mkdir()
     config = NgramConfig(counts="document", min_count=1)
-    list(extraction.extract(given, Units(), config, str(tmp_path / "marked")))
+    list(extract(given, Units(), config, str(tmp_path / "marked")))
     want = (tmp_path / "marked" / "0.txt").read_bytes()
     names = sorted(path.name for path in (tmp_path / "marked").iterdir())
     assert names == ["0.txt", "1.txt", "a.txt.gz", "b.txt.gz"]
@@ -278,7 +303,7 @@ def test_pieces_of_a_language_without_spaces(tmp_path):
     text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
     units = Units(tokenizer=tokenizer)
     assert units.split(["\u0e01\u0e32\u0e23 q x"]) == [[pieces[:3], ["x"]]]
-    found = dict(extraction.extract([str(text)], units, NgramConfig(min_count=1)))
+    found = dict(extract([str(text)], units, NgramConfig(min_count=1)))
     assert "\u0e01 ##\u0e32 ##\u0e23" in found
 
 
@@ -347,7 +372,9 @@ def test_the_command_writes_a_sorted_file(paths, tmp_path):
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     lines = output.read_text().splitlines()
-    assert lines == sorted(lines) and done.stdout.startswith(f"{len(lines)} n-grams")
+    assert lines == sorted(lines)
+    said = f"{len(lines)} n-grams of 6 documents in 2 files\n"
+    assert done.stdout.startswith(said)
     assert ngram_files.read(str(output)) == [line.split("\t")[0] for line in lines]
     again = run(*arguments)
     assert again.returncode == 1 and "exists" in again.stderr.splitlines()[-1]
@@ -392,7 +419,7 @@ def test_the_flags_are_the_settings_of_the_library(paths, tmp_path):
         assert code == 0, heard
         rules = Rules(True, case.pop("strip_accents", True))
         config = NgramConfig(**{"top": 5, "min_count": 1, **case})
-        extracted = extraction.extract(paths, Units(rules), config)
+        extracted = extract(paths, Units(rules), config)
         ngram_files.write(extracted, f"{tmp_path}/want")
         got = (tmp_path / f"{number}.tsv").read_bytes()
         assert got == (tmp_path / "want").read_bytes(), case

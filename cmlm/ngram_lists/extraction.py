@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import heapq
 import itertools
 import math
@@ -181,7 +182,10 @@ class _ScoreTable:
 
 
 class _Document(NamedTuple):
-    """The lines of a document and the runs of units of each line."""
+    """The lines of a document, or of a part of a text, and each line's runs of units.
+
+    An empty line follows the last line of each document.
+    """
 
     path: str
     lines: list[str]
@@ -192,13 +196,15 @@ def extract(
     paths: list[str],
     units: Units,
     config: NgramConfig,
-    marked_directory: str | None = None,
+    marked_directory: str | None,
+    totals: collections.Counter,
 ) -> Iterator[tuple[str, float]]:
     """Yields the selected n-grams in alphabetical order with their scores.
 
-    An n-gram that several documents select has its best score. Memory holds one
-    document and `max_entries` entries; with `counts=corpus` also all units and 16 bytes
-    for each n-gram that reaches `min_count`.
+    An n-gram that several documents select has its best score. Memory holds
+    `max_entries` entries, and one document unless `scope=corpus`; with `counts=corpus`
+    also all units and, for `scope=document`, 16 bytes for each n-gram that reaches
+    `min_count`.
 
     Args:
         paths: text in the training format.
@@ -208,22 +214,24 @@ def extract(
             after every sentence, the selected n-grams of its document that occur in the
             sentence, separated by tabs. The setting `task.misad.candidates=marks` reads
             these texts.
+        totals: receives the number of `documents`.
     """
+    read = functools.partial(_documents, paths, units, totals)
     if config.counts == "document":
         selected = (
             (document, score_document(document.runs, config))
-            for document in _documents(paths, units)
+            for document in read("document")
         )
         yield from _collect(selected, config, marked_directory)
         return
     with SortedCounts(operator.add, config.max_entries) as counted:
-        scored = _score_corpus(_documents(paths, units), config, counted)
+        scored = _score_corpus(read("corpus"), config, counted)
         if config.scope == "corpus":
             best = _best(scored, config)
             if marked_directory:
                 ngrams = dict(best)
                 best = ngrams.items()
-                selected = ((document, ngrams) for document in _documents(paths, units))
+                selected = ((part, ngrams) for part in read("corpus"))
                 for _ in _marked(selected, config, marked_directory):
                     pass
             yield from sorted(best) if config.top else best
@@ -231,24 +239,24 @@ def extract(
         table = _ScoreTable(scored)
     selected = (
         (document, dict(_best(table.of(_distinct(document, config)), config)))
-        for document in _documents(paths, units)
+        for document in read("document")
     )
     yield from _collect(selected, config, marked_directory)
 
 
 def _score_corpus(
-    documents: Iterable[_Document], config: NgramConfig, counted: SortedCounts
+    parts: Iterable[_Document], config: NgramConfig, counted: SortedCounts
 ) -> Iterator[tuple[str, float]]:
-    """Counts the n-grams of all documents, and yields those that score.
+    """Counts the n-grams of a corpus, and yields those that score.
 
     Args:
-        documents: the corpus.
+        parts: the corpus.
         config: form, longest, min_count.
         counted: an empty dictionary for the counts.
     """
     total = 0
-    for document in documents:
-        for runs in document.runs:
+    for part in parts:
+        for runs in part.runs:
             counts = collections.Counter(_grams(runs, config.longest))
             total += sum(map(len, runs))
             counted.update(counts.items())
@@ -307,7 +315,6 @@ def _write_marked(document, ngrams, config, file) -> None:
         line = line.replace(ngram_files.MARK, " ")
         marked = ngram_files.MARK.join([line, *found])
         file.write(_without_cut_mark(marked.encode()).decode() + "\n")
-    file.write("\n")
 
 
 def _without_cut_mark(line: bytes) -> bytes:
@@ -344,19 +351,32 @@ def _sentence(line: str) -> str:
     return kept.strip(utf8.BLANK)
 
 
-def _documents(paths: list[str], units: Units) -> Iterator[_Document]:
-    """Yields the documents of all files; empty documents are skipped."""
+def _documents(
+    paths: list[str], units: Units, totals: collections.Counter, scope: str
+) -> Iterator[_Document]:
+    """Yields the documents of all files, without empty ones.
+
+    Args:
+        paths, units, totals: see `extract`.
+        scope: `corpus` yields parts of a few lines instead, of any document.
+    """
+    totals["documents"] = 0
     for path in paths:
-        document = _Document(path, [], [])
+        document, last = _Document(path, [], []), ""
         with files_lib.open_text(path) as stream:
+            stream = itertools.chain(stream, ["\n"])
             while lines := list(itertools.islice(stream, line_files.LINES_PER_CHUNK)):
                 lines = [_sentence(line) for line in lines]
                 for line, runs in zip(lines, units.split(lines), strict=True):
-                    if line:
+                    if line or last:
                         document.lines.append(line)
                         document.runs.append(runs)
-                    elif document.lines:
-                        yield document
-                        document = _Document(path, [], [])
-        if document.lines:
-            yield document
+                    if last and not line:
+                        totals["documents"] += 1
+                        if scope == "document":
+                            yield document
+                            document = _Document(path, [], [])
+                    last = line
+                if scope == "corpus" and document.lines:
+                    yield document
+                    document = _Document(path, [], [])
