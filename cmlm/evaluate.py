@@ -128,8 +128,7 @@ flags.DEFINE_bool(
     "predictions",
     False,
     "Write the predictions for single examples to predictions.csv in the report, and "
-    "compare each model with the first one by a paired bootstrap. Classifiers and "
-    "searches run twice.",
+    "compare each model with the first one by a paired bootstrap.",
 )
 flags.DEFINE_multi_string(
     "group",

@@ -149,7 +149,7 @@ def test_queries_and_passages_score_as_their_collection(tmp_path):
     assert data.queries == ["q 1", "q 2", "p 3"]
     with Store(Hashed(DIM)) as store:
         store.add(own.sentences(data))
-        (found,) = own.predictions(data, store).values()
+        (found,) = own.outcome(data, store).predictions.values()
     assert found.answers[2] == "p 3"
 
 

@@ -11,8 +11,10 @@ from encoders import WordCounts
 from scipy import stats
 from texts import write_lines
 
-from cmlm.evaluation import catalogue, differences, report, run
-from cmlm.evaluation.tasks.base import Predictions
+from cmlm.evaluation import catalogue, differences, perceptron, report, run
+from cmlm.evaluation.tasks import senteval
+from cmlm.evaluation.tasks.base import Outcome, Predictions
+from cmlm.evaluation.tasks.senteval_files import Examples
 
 # The mean over ten folds is not the mean over the examples of folds of unequal size.
 _FOLDS = 2.0
@@ -70,6 +72,26 @@ def test_predictions_for_own_files_have_the_main_metric(kind, tmp_path):
     measured = differences._metric(found.predictions[name])
     assert 5 < expected < 95
     assert measured == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_prediction_is_the_share_of_the_seeds_that_are_right():
+    examples = Examples([("a",), ("b",)], np.array([1, 0]))
+    predicted = (np.array([1, 1]), np.array([0, 1]))
+    each = [senteval.predictions_of(examples, labels) for labels in predicted]
+    found = senteval.over_seeds([Outcome({}, {"": one}) for one in each])
+    assert found.predictions[""].values.tolist() == [0.5, 0]
+    assert found.predictions[""].answers == ["1", "1"], "those of the first seed"
+
+
+def test_a_classifier_trains_once_for_its_scores_and_predictions(sets, monkeypatch):
+    trained, fit = [], perceptron.fit_path
+    monkeypatch.setattr(
+        perceptron, "fit_path", lambda *a, **b: trained.append(1) or fit(*a, **b)
+    )
+    tasks = catalogue.select(["sst2"], seeds=[1, 2], classifier="logistic-adam")
+    found, _ = run.read(tasks, sets)
+    assert run.score(WordCounts(), found, with_predictions=True).predictions
+    assert len(trained) == 2
 
 
 def _paired(n=200):

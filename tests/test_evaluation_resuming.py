@@ -80,6 +80,26 @@ def test_a_killed_evaluation_goes_on_with_the_same_results(tmp_path, change):
     assert [item.task.scored for item in again] == [0, 1, 1]
 
 
+class Predicting(Task):
+    """Has a prediction, too."""
+
+    def outcome(self, data, vectors):
+        predictions = base.Predictions([data], data, np.ones(len(data)))
+        return base.Outcome(self.score(data, vectors), {"": predictions})
+
+
+def test_only_a_task_with_predictions_is_scored_again_for_them(tmp_path):
+    first, again = tasks(), tasks()
+    for items in (first, again):
+        items[1].task = Predicting("two")
+    score(tmp_path / "work", first, WordCounts())
+    known = resuming.Kept(str(tmp_path / "work"), {"model": "m"})
+    found = run.score(WordCounts(), again, kept=known, with_predictions=True)
+    assert [item.task.scored for item in again] == [0, 1, 0]
+    assert found.predictions["two"][""].gold == TEXTS["two"]
+    assert list(found.predictions) == ["two"]
+
+
 @pytest.mark.parametrize("change", ["model", "data", "seeds", "cut off"])
 def test_scores_of_anything_else_are_not_taken(tmp_path, change):
     score(tmp_path / "work", tasks(), WordCounts())

@@ -70,11 +70,14 @@ def test_scores_are_learnt_and_a_seed_repeats():
 
 
 def test_mean_and_deviation_over_seeds():
-    scores = senteval.over_seeds([{"accuracy": 60.0}, {"accuracy": 64.0}])
+    def over_seeds(*scores):
+        return senteval.over_seeds([*map(base.Outcome, scores)]).scores
+
+    scores = over_seeds({"accuracy": 60.0}, {"accuracy": 64.0})
     assert scores == {"accuracy": 62, "accuracy_std": pytest.approx(8**0.5)}
-    assert senteval.over_seeds([{"accuracy": 60.0}]) == {"accuracy": 60}
+    assert over_seeds({"accuracy": 60.0}) == {"accuracy": 60}
     by_part = [{"parts": 2.0, "accuracy/fr": value} for value in (60.0, 64.0)]
-    assert senteval.over_seeds(by_part) == {
+    assert over_seeds(*by_part) == {
         **{"parts": 2, "accuracy/fr": 62, "accuracy_std/fr": pytest.approx(8**0.5)}
     }
 
@@ -97,8 +100,9 @@ def test_xeval_is_scored_by_language(tmp_path, english):
     class Swings(senteval.ClassificationTask):
         """The seed moves German up and English down, and their mean stays."""
 
-        def _score_seed(self, x, y, seed):
-            return {"accuracy": 50.0 + (seed if self.language == "de" else -seed)}
+        def _of_seed(self, data, x, seed):
+            value = 50.0 + (seed if self.language == "de" else -seed)
+            return base.Outcome({"accuracy": value})
 
     swings = xeval.XevalTask(Swings("sst2", senteval_files.sst2), "SST/binary")
     swings.seeds = (1, 3)

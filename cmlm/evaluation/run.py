@@ -241,9 +241,9 @@ def score(
         for item in tasks:
             name = item.task.name
             with _failing(failed, name, goes_on):
-                outcomes[name] = _outcome(item, vectors, kept, with_figures)
-                if with_predictions:
-                    predictions[name] = item.task.predictions(item.data, vectors)
+                outcomes[name], predictions[name] = _outcome(
+                    item, vectors, kept, with_figures, with_predictions
+                )
             if report and name in outcomes:
                 report(item.task, outcomes[name]["scores"])
         encoded = len(vectors) - encoding["before"]
@@ -321,25 +321,38 @@ def _encode(
 
 
 def _outcome(
-    item: TaskData, vectors: Vectors, kept: Kept | None, with_figures: bool
-) -> dict[str, Any]:
-    """The outcome of a task: `scores`, `figures`, `languages` and `seconds`.
+    item: TaskData,
+    vectors: Vectors,
+    kept: Kept | None,
+    with_figures: bool,
+    with_predictions: bool,
+) -> tuple[dict[str, Any], dict[str, Predictions]]:
+    """The outcome of a task.
 
-    A task that the killed run has scored is not scored again.
+    A task that the killed run has scored is not scored again, unless its predictions
+    are asked for.
+
+    Returns:
+        `scores`, `figures`, `languages`, `seconds`, and `predicts`, whether the task
+        has predictions; and the predictions by part, if they are asked for.
     """
     task = item.task
     about = [task.protocol, task.main_metric, list(task.seeds), item.checksums]
     roles = filter(None, task.by_role(item.data))
     about += [vectors.prompt(role) for role in roles]
     known = kept.read(task.name, about) if kept else None
-    if known is not None:
-        return known
+    if known is not None and not (with_predictions and known["predicts"]):
+        return known, {}
     asked = _Asked(vectors)
     start = time.monotonic()
+    found = task.outcome(item.data, asked)
     outcome = {
-        "scores": task.score(item.data, asked),
+        "scores": found.scores,
+        "predicts": bool(found.predictions),
         "figures": task.figures(item.data, asked) if with_figures else {},
         "languages": sorted(asked.languages),
     }
     outcome["seconds"] = time.monotonic() - start
-    return kept.write(task.name, about, outcome) if kept else outcome
+    if kept:
+        outcome = kept.write(task.name, about, outcome)
+    return outcome, found.predictions if with_predictions else {}

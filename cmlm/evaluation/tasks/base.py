@@ -75,6 +75,21 @@ class Predictions:
     answers: Sequence[str] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a task says about a model.
+
+    Attributes:
+        scores: values by metric name.
+        predictions: the predictions behind the main metric, by part; "" without parts.
+            The main metric is the mean of their statistic over the parts. Empty for
+            tasks whose score is not such a mean.
+    """
+
+    scores: dict[str, float]
+    predictions: dict[str, Predictions] = dataclasses.field(default_factory=dict)
+
+
 @dataclasses.dataclass
 class Pairs:
     """Pairs of texts.
@@ -177,13 +192,9 @@ class Task(abc.ABC, Generic[Data]):
             Values by metric name.
         """
 
-    def predictions(self, data: Data, vectors: Vectors) -> dict[str, Predictions]:
-        """The predictions behind the main metric, by part; "" without parts.
-
-        The main metric is the mean of its statistic over the parts. Empty by default,
-        for tasks whose score is not such a mean.
-        """
-        return {}
+    def outcome(self, data: Data, vectors: Vectors) -> Outcome:
+        """The scores, and the predictions that they follow from; by default none."""
+        return Outcome(self.score(data, vectors))
 
     def remarks(self, data: Data) -> list[str]:
         """What a reader of the scores must know about this data, one line each.
@@ -200,6 +211,17 @@ class Task(abc.ABC, Generic[Data]):
     def figures(self, data: Data, vectors: Vectors) -> dict[str, Any]:
         """The data of a report's figures: plain values for JSON, empty by default."""
         return {}
+
+
+class PredictingTask(Task[Data]):
+    """A task with predictions: it defines `outcome` in the place of `score`."""
+
+    @abc.abstractmethod
+    def outcome(self, data: Data, vectors: Vectors) -> Outcome:
+        """Scores a model; equal vectors give an equal outcome."""
+
+    def score(self, data: Data, vectors: Vectors) -> dict[str, float]:
+        return self.outcome(data, vectors).scores
 
 
 class DivisibleTask(Task[Data]):
@@ -219,7 +241,7 @@ class DivisibleTask(Task[Data]):
         return one
 
 
-class PartedTask(DivisibleTask[dict[str, Data]]):
+class PartedTask(PredictingTask[dict[str, Data]], DivisibleTask[dict[str, Data]]):
     """A task that scores each language or language pair alone, then averages.
 
     The result holds the mean over the parts as `METRIC` and the value of each part as
@@ -262,23 +284,11 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
         """Yields every sentence of a part."""
 
     @abc.abstractmethod
-    def score_part(self, part: str, data: Data, vectors: Vectors) -> dict[str, float]:
-        """Scores one part; `part` is its name, a language or a pair of languages."""
+    def part_outcome(self, part: str, data: Data, vectors: Vectors) -> Outcome:
+        """Scores one part; `part` is its name, a language or a pair of languages.
 
-    def part_predictions(
-        self, part: str, data: Data, vectors: Vectors
-    ) -> Predictions | None:
-        """The predictions for one part, see `predictions`; None by default."""
-        return None
-
-    def predictions(
-        self, data: dict[str, Data], vectors: Vectors
-    ) -> dict[str, Predictions]:
-        found = {
-            part: self.part_predictions(part, content, vectors)
-            for part, content in data.items()
-        }
-        return {part: each for part, each in found.items() if each is not None}
+        The predictions, if there are any, have the key "".
+        """
 
     def read(self, source: DataDir) -> dict[str, Data]:
         parts = self.find_parts(source)
@@ -298,11 +308,21 @@ class PartedTask(DivisibleTask[dict[str, Data]]):
         for part in data.values():
             yield from self.part_sentences(part)
 
-    def score(self, data: dict[str, Data], vectors: Vectors) -> dict[str, float]:
-        scores = {
-            part: self.score_part(part, content, vectors)
+    def outcome(self, data: dict[str, Data], vectors: Vectors) -> Outcome:
+        outcomes = {
+            part: self.part_outcome(part, content, vectors)
             for part, content in data.items()
         }
+        predictions = {
+            part: predicted
+            for part, outcome in outcomes.items()
+            for predicted in outcome.predictions.values()
+        }
+        scores = {part: outcome.scores for part, outcome in outcomes.items()}
+        return Outcome(self._averaged(scores), predictions)
+
+    def _averaged(self, scores: dict[str, dict[str, float]]) -> dict[str, float]:
+        """The scores of the task, from those of its parts."""
         first = next(iter(scores.values()))
         if self._only:
             return first

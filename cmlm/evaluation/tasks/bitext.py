@@ -65,8 +65,12 @@ def score_retrieval(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
         `accuracy`, `xsim_error` and `f1`, times 100, each as `METRIC_forward` (from x
         to y), `METRIC_backward` (from y to x) and `METRIC` (the mean of both).
     """
-    found = search.Neighbours.of(x, y, _NEIGHBOURS)
-    gold = np.arange(len(x))
+    return _scores_of(search.Neighbours.of(x, y, _NEIGHBOURS))
+
+
+def _scores_of(found: search.Neighbours) -> dict[str, float]:
+    """The scores of `score_retrieval` from its search."""
+    gold = np.arange(len(found.forward.rows))
     scores: dict[str, float] = {}
     for direction, side in (("forward", found), ("backward", found.swapped())):
         nearest = side.forward.rows[:, 0]
@@ -94,23 +98,25 @@ class BitextRetrieval(base.PartedTask[Bitext]):
     def part_sentences(self, data: Bitext) -> Iterable[str]:
         return [*data.first, *data.second]
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Bitext, vectors: base.Vectors
-    ) -> dict[str, float]:
-        return score_retrieval(*data.encoded(vectors))
-
-    def part_predictions(
-        self, part: str, data: Bitext, vectors: base.Vectors
-    ) -> base.Predictions:
-        found = search.Neighbours.of(*data.encoded(vectors), 1)
+    ) -> base.Outcome:
+        x, y = data.encoded(vectors)
+        found = search.Neighbours.of(x, y, _NEIGHBOURS)
         forward, backward = found.forward.rows[:, 0], found.backward.rows[:, 0]
         gold = np.arange(len(data.first))
-        return base.Predictions(
+        predictions = base.Predictions(
             [data.first],
             data.second,
             ((forward == gold).astype(float) + (backward == gold)) / 2,
             answers=[data.second[row] for row in forward],
         )
+        scores = {**_scores_of(found), **self.more_scores(x, y)}
+        return base.Outcome(scores, {"": predictions})
+
+    def more_scores(self, x: np.ndarray, y: np.ndarray) -> dict[str, float]:
+        """Further scores of the vectors of both sides; none by default."""
+        return {}
 
 
 class Tatoeba(BitextRetrieval):
@@ -153,16 +159,10 @@ class Tatoeba(BitextRetrieval):
         bitext.languages = (part, "en")
         return bitext
 
-    def score_part(
-        self, part: str, data: Bitext, vectors: base.Vectors
-    ) -> dict[str, float]:
-        x, y = data.encoded(vectors)
+    def more_scores(self, x: np.ndarray, y: np.ndarray) -> dict[str, float]:
         removed = score_retrieval(without_component(x), without_component(y))
         names = [f"accuracy{end}" for end in ("", "_forward", "_backward")]
-        return {
-            **score_retrieval(x, y),
-            **{f"{name}_pcr": removed[name] for name in names},
-        }
+        return {f"{name}_pcr": removed[name] for name in names}
 
     def figures(self, data: dict[str, Bitext], vectors: base.Vectors) -> dict[str, Any]:
         chosen = [name for name in _DRAWN if name in data] or list(data)[: len(_DRAWN)]
@@ -240,21 +240,22 @@ class UnCorpus(base.PartedTask[Bitext]):
     def part_sentences(self, data: Bitext) -> Iterable[str]:
         return itertools.chain(data.first, data.second)
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Bitext, vectors: base.Vectors
-    ) -> dict[str, float]:
+    ) -> base.Outcome:
         first, x = _distinct(data.first)
         second, y = _distinct(data.second)
         language, english = data.languages
         forward, backward, is_exact = search.nearest_on_disk(
             vectors.on_disk(first, language), vectors.on_disk(second, english)
         )
-        return {
+        scores = {
             "accuracy_forward": metrics.accuracy(forward[x], y),
             "accuracy_backward": metrics.accuracy(backward[y], x),
             "sentences": float(len(x)),
             "exact": float(is_exact),
         }
+        return base.Outcome(scores)
 
 
 def _distinct(texts: Sequence[str]) -> tuple[list[str], np.ndarray]:

@@ -88,18 +88,19 @@ class Bli(base.PartedTask[Lexicon]):
     def part_sentences(self, data: Lexicon) -> Iterable[str]:
         return [*data.source, *data.target]
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Lexicon, vectors: base.Vectors
-    ) -> dict[str, float]:
+    ) -> base.Outcome:
         source, target = part.split("-")
         x, y = vectors(data.source, source), vectors(data.target, target)
         ranks = csls_ranks(x, y, data.gold)
         after = csls_ranks(*mapped(x, y, data.train), data.gold)
-        return {
+        scores = {
             "accuracy": 100 * float(np.mean(ranks == 1)),
             "mrr": 100 * float(np.mean(1 / ranks)),
             "accuracy_mapped": 100 * float(np.mean(after == 1)),
         }
+        return base.Outcome(scores)
 
 
 def mapped(

@@ -213,10 +213,10 @@ class AskAPatient(base.PartedTask[Linking]):
     def part_sentences(self, data: Linking) -> Iterable[str]:
         return data.sentences()
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Linking, vectors: base.Vectors
-    ) -> dict[str, float]:
-        return link(data, vectors)
+    ) -> base.Outcome:
+        return base.Outcome(link(data, vectors))
 
 
 class Cometa(EntityLinking):

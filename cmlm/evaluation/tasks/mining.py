@@ -125,9 +125,9 @@ class Bucc(base.PartedTask[Split]):
             )
         return remarks
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Split, vectors: base.Vectors
-    ) -> dict[str, float]:
+    ) -> base.Outcome:
         languages = part.split("-")
         proposed = _proposals(data.scored, vectors, languages)
         tuned, tuning_gold = proposed, data.scored.gold
@@ -145,7 +145,8 @@ class Bucc(base.PartedTask[Split]):
                 forward = scores[f"{name}_{kind}_forward"]
                 backward = scores[f"{name}_{kind}_backward"]
                 means[f"{name}{suffix}"] = (forward + backward) / 2
-        return {**means, **scores, "own_threshold": float(data.tuning is None)}
+        own = {"own_threshold": float(data.tuning is None)}
+        return base.Outcome({**means, **scores, **own})
 
 
 def _chosen(stems: list[str]) -> tuple[str, str | None]:

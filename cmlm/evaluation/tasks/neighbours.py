@@ -39,7 +39,7 @@ class Openings:
     language: str = ""
 
 
-class NeighboursFiles(base.Task[Openings]):
+class NeighboursFiles(base.PredictingTask[Openings]):
     """Retrieval of the next sentence.
 
     Args:
@@ -95,29 +95,21 @@ class NeighboursFiles(base.Task[Openings]):
     def sentences(self, data: Openings) -> Iterable[str]:
         return [*data.first, *data.second]
 
-    def score(self, data: Openings, vectors: base.Vectors) -> dict[str, float]:
-        found = self._nearest(data, vectors)
+    def outcome(self, data: Openings, vectors: base.Vectors) -> base.Outcome:
+        sides = (vectors(side, data.language) for side in (data.first, data.second))
+        # The nearest rows of `second` for each sentence of `first`, int64 [n, k].
+        found = search.nearest(*sides, _LISTED).rows
+        nearest = found[:, 0]
         listed = (found == data.rows[:, np.newaxis]).any(axis=1)
-        return {
-            "accuracy": metrics.accuracy(found[:, 0], data.rows),
+        scores = {
+            "accuracy": metrics.accuracy(nearest, data.rows),
             f"accuracy_at_{_LISTED}": 100 * float(listed.mean()),
             "candidates": float(len(data.second)),
         }
-
-    def predictions(
-        self, data: Openings, vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        nearest = self._nearest(data, vectors)[:, 0]
-        return {
-            "": base.Predictions(
-                [data.first],
-                [data.second[row] for row in data.rows],
-                (nearest == data.rows).astype(float),
-                answers=[data.second[row] for row in nearest],
-            )
-        }
-
-    def _nearest(self, data: Openings, vectors: base.Vectors) -> np.ndarray:
-        """The nearest rows of `second` for each sentence of `first`, int64 [n, k]."""
-        sides = (vectors(side, data.language) for side in (data.first, data.second))
-        return search.nearest(*sides, _LISTED).rows
+        predictions = base.Predictions(
+            [data.first],
+            [data.second[row] for row in data.rows],
+            (nearest == data.rows).astype(float),
+            answers=[data.second[row] for row in nearest],
+        )
+        return base.Outcome(scores, {"": predictions})

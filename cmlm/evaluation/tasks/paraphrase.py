@@ -56,7 +56,7 @@ class Paraphrases:
     gold: list[set[int]]
 
 
-class Geogranno(base.Task[Paraphrases]):
+class Geogranno(base.PredictingTask[Paraphrases]):
     """`train_geo_granno.json` and `dev_geo_granno.json`, a JSON object on each line."""
 
     name = "geogranno"
@@ -81,34 +81,28 @@ class Geogranno(base.Task[Paraphrases]):
     def sentences(self, data: Paraphrases) -> Iterable[str]:
         return [*data.questions, *data.phrases]
 
-    def score(self, data: Paraphrases, vectors: base.Vectors) -> dict[str, float]:
-        _, hits = self._nearest(data, vectors)
+    def outcome(self, data: Paraphrases, vectors: base.Vectors) -> base.Outcome:
+        nearest, hits = self._nearest(data, vectors)
         scores = {}
         for top in _TOPS:
             metric = "accuracy" if top == 1 else f"accuracy@{top}"
             scores[metric] = 100 * float(hits[:, :top].any(axis=1).mean())
         found = hits.any(axis=1)
-        return scores | {
+        scores |= {
             f"accuracy@{max(_TOPS)}/{group}": 100 * float(found[rows].mean())
             for group, rows in _by_length(data).items()
             if rows.any()
         }
-
-    def predictions(
-        self, data: Paraphrases, vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        rows, hits = self._nearest(data, vectors)
-        return {
-            "": base.Predictions(
-                [data.questions],
-                [
-                    " / ".join(data.phrases[row] for row in sorted(right))
-                    for right in data.gold
-                ],
-                hits[:, 0].astype(float),
-                answers=[data.phrases[row] for row in rows[:, 0]],
-            )
-        }
+        predictions = base.Predictions(
+            [data.questions],
+            [
+                " / ".join(data.phrases[row] for row in sorted(right))
+                for right in data.gold
+            ],
+            hits[:, 0].astype(float),
+            answers=[data.phrases[row] for row in nearest[:, 0]],
+        )
+        return base.Outcome(scores, {"": predictions})
 
     def _nearest(
         self, data: Paraphrases, vectors: base.Vectors

@@ -46,7 +46,7 @@ class Collection:
     languages: tuple[str, str] = ("", "")
 
 
-class RetrievalFiles(base.Task[Collection]):
+class RetrievalFiles(base.PredictingTask[Collection]):
     """Retrieval from one's own collection, by cosine.
 
     Thakur et al., 2021, https://arxiv.org/abs/2104.08663. A folder holds `corpus.jsonl`
@@ -187,30 +187,24 @@ class RetrievalFiles(base.Task[Collection]):
             f"{lacking:,}"
         ]
 
-    def score(self, data: Collection, vectors: base.Vectors) -> dict[str, float]:
-        scores = [*map(_rank_scores, self._ranked(data, vectors), data.judgements)]
-        return {
+    def outcome(self, data: Collection, vectors: base.Vectors) -> base.Outcome:
+        """Predicts the id of the nearest document; the value of a query is nDCG@10."""
+        names, ranked = data.document_ids, self._ranked(data, vectors)
+        scores = [*map(_rank_scores, ranked, data.judgements)]
+        predictions = base.Predictions(
+            [data.queries],
+            [
+                " ".join(names[row] for row in relevant if row >= 0)
+                for relevant in data.judgements
+            ],
+            np.array([score[self.main_metric] for score in scores]),
+            answers=[names[rows[0]] if rows else "" for rows in ranked],
+        )
+        means = {
             metric: 100 * float(np.mean([score[metric] for score in scores]))
             for metric in scores[0]
         }
-
-    def predictions(
-        self, data: Collection, vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        """nDCG@10 of each query; the answer is the id of the nearest document."""
-        names, ranked = data.document_ids, self._ranked(data, vectors)
-        scores = map(_rank_scores, ranked, data.judgements)
-        return {
-            "": base.Predictions(
-                [data.queries],
-                [
-                    " ".join(names[row] for row in relevant if row >= 0)
-                    for relevant in data.judgements
-                ],
-                np.array([score[self.main_metric] for score in scores]),
-                answers=[names[rows[0]] if rows else "" for rows in ranked],
-            )
-        }
+        return base.Outcome(means, {"": predictions})
 
     def _ranked(self, data: Collection, vectors: base.Vectors) -> list[list[int]]:
         """The nearest rows of `documents` for each query, the nearest first."""

@@ -9,6 +9,7 @@ the folds of seed 1111 in nested cross-validation.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 
@@ -20,7 +21,7 @@ from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.senteval_files import Examples, Parts, Reader
 
 
-class ClassificationTask(base.Task[Parts]):
+class ClassificationTask(base.PredictingTask[Parts]):
     """A data set with labels.
 
     The choice of C, or of another classifier's strength, depends on the parts of the
@@ -60,38 +61,26 @@ class ClassificationTask(base.Task[Parts]):
     def other_sizes(self, data: Parts) -> list[str]:
         return public_sizes.differences(self.name, data)
 
-    def score(self, data: Parts, vectors: base.Vectors) -> dict[str, float]:
-        x, y = self._arrays(data, vectors)
-        return over_seeds([self._score_seed(x, y, seed) for seed in self.seeds])
-
-    def predictions(
-        self, data: Parts, vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        """The labels of the test part; without one, of all folds of `train`."""
-        x, y = self._arrays(data, vectors)
-        labels = [self._predict(x, y, seed)[0] for seed in self.seeds]
-        return {"": predictions_of(data.get("test", data["train"]), labels)}
-
-    def _arrays(
-        self, data: Parts, vectors: base.Vectors
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """The classifier's inputs and the labels, by part."""
+    def outcome(self, data: Parts, vectors: base.Vectors) -> base.Outcome:
+        """Predicts labels of the test part; without one, of all folds of `train`."""
         x = {
             part: features(examples, vectors, self._language_of(examples))
             for part, examples in data.items()
         }
-        return x, {part: examples.labels for part, examples in data.items()}
+        return over_seeds([self._of_seed(data, x, seed) for seed in self.seeds])
 
     def _language_of(self, examples: Examples) -> str:
         return self.language
 
-    def _score_seed(
-        self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
-    ) -> dict[str, float]:
+    def _of_seed(
+        self, data: Parts, x: dict[str, np.ndarray], seed: int
+    ) -> base.Outcome:
+        y = {part: examples.labels for part, examples in data.items()}
         predicted, scores = self._predict(x, y, seed)
         if "test" in x and set(y["train"]) == {0, 1}:
             scores["f1"] = metrics.f1(predicted, y["test"])
-        return scores
+        tested = data.get("test", data["train"])
+        return base.Outcome(scores, {"": predictions_of(tested, predicted)})
 
     def _predict(
         self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
@@ -125,25 +114,29 @@ class RelatednessTask(ClassificationTask):
     main_metric = "pearson"
     protocol = "Pearson of a trained softmax regression, SentEval's protocol, x 100"
 
-    def _score_seed(
-        self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
-    ) -> dict[str, float]:
+    def _of_seed(
+        self, data: Parts, x: dict[str, np.ndarray], seed: int
+    ) -> base.Outcome:
+        y = {part: examples.labels for part, examples in data.items()}
         predicted, dev = relatedness.train_and_predict(
             x["train"], y["train"], x["dev"], y["dev"], x["test"], seed
         )
         scores = metrics.correlations(predicted, y["test"])
-        return {**scores, "dev_pearson": dev}
-
-    def predictions(self, data, vectors):
-        return {}
+        return base.Outcome({**scores, "dev_pearson": dev})
 
 
-def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
+def over_seeds(outcomes: Sequence[base.Outcome]) -> base.Outcome:
     """The mean of each metric; with several seeds also `METRIC_std`.
 
     The deviation of `METRIC/PART` is `METRIC_std/PART`. The number of parts
-    gets no deviation.
+    gets no deviation. The value of a prediction is its mean, too; its answer is that of
+    the first seed.
     """
+    scores = [outcome.scores for outcome in outcomes]
+    predictions = {}
+    for part, first in outcomes[0].predictions.items():
+        values = [outcome.predictions[part].values for outcome in outcomes]
+        predictions[part] = dataclasses.replace(first, values=np.mean(values, axis=0))
     result = {}
     for metric in scores[0]:
         values = [score[metric] for score in scores]
@@ -151,26 +144,16 @@ def over_seeds(scores: Sequence[dict[str, float]]) -> dict[str, float]:
         if len(values) > 1 and metric != "parts":
             deviation = float(np.std(values, ddof=1))
             result[metrics.statistic(metric, "std")] = deviation
-    return result
+    return base.Outcome(result, predictions)
 
 
-def predictions_of(
-    examples: Examples, labels: Sequence[np.ndarray]
-) -> base.Predictions:
-    """Predictions of labels.
-
-    The value of an example is the share of the seeds that label it right. The answer is
-    that of the first seed.
-
-    Args:
-        examples: the examples with their right labels.
-        labels: the predicted labels of each seed, int [n].
-    """
+def predictions_of(examples: Examples, labels: np.ndarray) -> base.Predictions:
+    """Predicted labels, int [n], as predictions: the value of a right one is 1."""
     return base.Predictions(
         list(zip(*examples.texts, strict=True)),
         examples.shown(examples.labels),
-        np.mean([each == examples.labels for each in labels], axis=0),
-        answers=examples.shown(labels[0]),
+        (labels == examples.labels).astype(float),
+        answers=examples.shown(labels),
     )
 
 

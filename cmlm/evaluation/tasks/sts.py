@@ -30,7 +30,7 @@ from cmlm.evaluation.tasks import base, senteval_files
 from cmlm.evaluation.tasks.base import Pairs
 
 
-class StsTask(base.Task[dict[str, Pairs]]):
+class StsTask(base.PredictingTask[dict[str, Pairs]]):
     """An STS test set of one or several subsets.
 
     Args:
@@ -52,18 +52,35 @@ class StsTask(base.Task[dict[str, Pairs]]):
     def sentences(self, data: dict[str, Pairs]) -> Iterable[str]:
         return (text for pairs in data.values() for text in pairs.sentences())
 
-    def score(self, data: dict[str, Pairs], vectors: base.Vectors) -> dict[str, float]:
-        cosines = self._cosines(data, vectors)
-        scores = pair_scores(
-            np.concatenate(list(cosines.values())),
+    def outcome(self, data: dict[str, Pairs], vectors: base.Vectors) -> base.Outcome:
+        cosines = {
+            subset: pairs.cosines(vectors, *self._languages(pairs))
+            for subset, pairs in data.items()
+        }
+        # The main metric is one correlation over the pairs of all subsets.
+        predictions = base.Predictions(
+            [
+                [text for pairs in data.values() for text in pairs.first],
+                [text for pairs in data.values() for text in pairs.second],
+            ],
             np.concatenate([pairs.gold for pairs in data.values()]),
+            np.concatenate(list(cosines.values())),
+            "spearman",
         )
-        if len(data) == 1:
-            return scores
+        scores = pair_scores(predictions.values, predictions.gold)
+        if len(data) > 1:
+            scores |= self._by_subset(data, cosines)
+        return base.Outcome(scores, {"": predictions})
+
+    def _by_subset(
+        self, data: dict[str, Pairs], cosines: dict[str, np.ndarray]
+    ) -> dict[str, float]:
+        """The scores of the subsets, and their means."""
         parts = {
             subset: pair_scores(cosines[subset], pairs.gold)
             for subset, pairs in data.items()
         }
+        scores = {}
         for name in ("spearman", "pearson", "pearson_arccos"):
             scores[f"{name}_mean"] = float(np.mean([p[name] for p in parts.values()]))
         for subset, part in parts.items():
@@ -72,25 +89,6 @@ class StsTask(base.Task[dict[str, Pairs]]):
 
     def other_sizes(self, data: dict[str, Pairs]) -> list[str]:
         return public_sizes.differences(self.name, data)
-
-    def predictions(
-        self, data: dict[str, Pairs], vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        # The main metric is one correlation over the pairs of all subsets.
-        first = [text for pairs in data.values() for text in pairs.first]
-        second = [text for pairs in data.values() for text in pairs.second]
-        gold = np.concatenate([pairs.gold for pairs in data.values()])
-        cosines = np.concatenate(list(self._cosines(data, vectors).values()))
-        return {"": base.Predictions([first, second], gold, cosines, "spearman")}
-
-    def _cosines(
-        self, data: dict[str, Pairs], vectors: base.Vectors
-    ) -> dict[str, np.ndarray]:
-        """The cosine of each pair, by subset."""
-        return {
-            subset: pairs.cosines(vectors, *self._languages(pairs))
-            for subset, pairs in data.items()
-        }
 
     def _languages(self, pairs: Pairs) -> tuple[str, str]:
         """The languages of the first and second texts."""
@@ -163,16 +161,11 @@ class ScoredPairsTask(base.PartedTask[Pairs]):
     def part_sentences(self, data: Pairs) -> Iterable[str]:
         return data.sentences()
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Pairs, vectors: base.Vectors
-    ) -> dict[str, float]:
-        languages = language_names.of_two_texts(part)
-        return pair_scores(data.cosines(vectors, *languages), data.gold)
-
-    def part_predictions(
-        self, part: str, data: Pairs, vectors: base.Vectors
-    ) -> base.Predictions:
-        return data.predictions(vectors, *language_names.of_two_texts(part))
+    ) -> base.Outcome:
+        found = data.predictions(vectors, *language_names.of_two_texts(part))
+        return base.Outcome(pair_scores(found.values, found.gold), {"": found})
 
 
 class MultilingualStsb(ScoredPairsTask):

@@ -60,7 +60,9 @@ class Reviews(Examples):
     domains: dict[str, int]
 
 
-class TransferTask(base.DivisibleTask[dict[str, Examples]]):
+class TransferTask(
+    base.PredictingTask[dict[str, Examples]], base.DivisibleTask[dict[str, Examples]]
+):
     """A classifier of pairs that learns English and is tested on each language.
 
     Attributes:
@@ -106,9 +108,7 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
     def sentences(self, data: dict[str, Examples]) -> Iterable[str]:
         return (text for part in data.values() for pair in part.texts for text in pair)
 
-    def score(
-        self, data: dict[str, Examples], vectors: base.Vectors
-    ) -> dict[str, float]:
+    def outcome(self, data: dict[str, Examples], vectors: base.Vectors) -> base.Outcome:
         """Trains on English for each seed, and tests on every language.
 
         Args:
@@ -118,41 +118,34 @@ class TransferTask(base.DivisibleTask[dict[str, Examples]]):
         Returns:
             `accuracy`, the mean over the languages but English, or English if it is
             alone; `dev_accuracy`; the number of training pairs; and with several
-            languages `parts`, their number, and `accuracy/LANGUAGE`.
+            languages `parts`, their number, and `accuracy/LANGUAGE`. The predictions
+            are the labels in each language of the main metric.
         """
         x = _features(data, vectors)
-        scores = [self._score_seed(data, x, seed) for seed in self.seeds]
+        found = over_seeds([self._of_seed(data, x, seed) for seed in self.seeds])
         count = float(len(data["train"].labels))
-        return {**over_seeds(scores), self.trained_on: count}
+        return base.Outcome({**found.scores, self.trained_on: count}, found.predictions)
 
-    def predictions(
-        self, data: dict[str, Examples], vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        """The labels in each language of the main metric."""
-        x = _features(data, vectors)
-        labels = [_predict(data, x, seed, self.classifier)[0] for seed in self.seeds]
-        return {
-            name: predictions_of(data[name], [of_seed[name] for of_seed in labels])
-            for name in _averaged(labels[0])
-        }
-
-    def _score_seed(
+    def _of_seed(
         self, data: dict[str, Examples], x: dict[str, np.ndarray], seed: int
-    ) -> dict[str, float]:
+    ) -> base.Outcome:
         predicted, dev_accuracy = _predict(data, x, seed, self.classifier)
         accuracies = {
             name: metrics.accuracy(part, data[name].labels)
             for name, part in predicted.items()
         }
-        averaged = [accuracies[name] for name in _averaged(accuracies)]
+        averaged = _averaged(accuracies)
         scores = {
-            "accuracy": float(np.mean(averaged)),
+            "accuracy": float(np.mean([accuracies[name] for name in averaged])),
             "dev_accuracy": dev_accuracy,
         }
         if len(accuracies) > 1:
             scores["parts"] = float(len(accuracies))
             scores |= {f"accuracy/{name}": value for name, value in accuracies.items()}
-        return scores
+        predictions = {
+            name: predictions_of(data[name], predicted[name]) for name in averaged
+        }
+        return base.Outcome(scores, predictions)
 
 
 def _features(

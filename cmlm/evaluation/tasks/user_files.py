@@ -83,7 +83,7 @@ class ClassificationFiles(ClassificationTask):
         return {label: number for number, label in enumerate(found)}
 
 
-class PairFiles(base.Task[Pairs]):
+class PairFiles(base.PredictingTask[Pairs]):
     """Do two texts belong together? Lines of `text<TAB>text<TAB>0 or 1`, or `.csv`.
 
     Args:
@@ -122,25 +122,17 @@ class PairFiles(base.Task[Pairs]):
     def sentences(self, data: Pairs) -> Iterable[str]:
         return data.sentences()
 
-    def score(self, data: Pairs, vectors: base.Vectors) -> dict[str, float]:
-        cosines = _rounded(data.cosines(vectors, *data.languages))
-        return {
+    def outcome(self, data: Pairs, vectors: base.Vectors) -> base.Outcome:
+        # Pairs of equal texts tie, whatever the rounding of their vectors.
+        cosines = np.round(data.cosines(vectors, *data.languages), 6)
+        scores = {
             "ap": 100 * float(average_precision_score(data.gold, cosines)),
             "auc": 100 * float(roc_auc_score(data.gold, cosines)),
             **_at_best_thresholds(cosines, data.gold),
         }
-
-    def predictions(
-        self, data: Pairs, vectors: base.Vectors
-    ) -> dict[str, base.Predictions]:
-        cosines = _rounded(data.cosines(vectors, *data.languages))
         texts = [data.first, data.second]
-        return {"": base.Predictions(texts, data.gold, cosines, "ap")}
-
-
-def _rounded(cosines: np.ndarray) -> np.ndarray:
-    """Lets pairs of equal texts tie, whatever the rounding of their vectors."""
-    return np.round(cosines, 6)
+        predictions = base.Predictions(texts, data.gold, cosines, "ap")
+        return base.Outcome(scores, {"": predictions})
 
 
 def _at_best_thresholds(cosines: np.ndarray, labels: np.ndarray) -> dict[str, float]:

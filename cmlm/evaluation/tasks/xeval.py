@@ -65,24 +65,19 @@ class XevalTask(base.PartedTask[Parts]):
     def part_sentences(self, data: Parts) -> Iterable[str]:
         return self._task.sentences(data)
 
-    def score(self, data: dict[str, Parts], vectors: base.Vectors) -> dict[str, float]:
+    def outcome(self, data: dict[str, Parts], vectors: base.Vectors) -> base.Outcome:
         """Scores all languages with each seed: `METRIC_std` is that of their mean."""
-        scores = []
+        outcomes = []
         for seed in self.seeds:
             one = copy.copy(self)
             one.seeds = (seed,)
-            scores.append(base.PartedTask.score(one, data, vectors))
-        return senteval.over_seeds(scores)
+            outcomes.append(base.PartedTask.outcome(one, data, vectors))
+        return senteval.over_seeds(outcomes)
 
-    def score_part(
+    def part_outcome(
         self, part: str, data: Parts, vectors: base.Vectors
-    ) -> dict[str, float]:
-        return self._of(part).score(data, vectors)
-
-    def part_predictions(
-        self, part: str, data: Parts, vectors: base.Vectors
-    ) -> base.Predictions | None:
-        return self._of(part).predictions(data, vectors).get("")
+    ) -> base.Outcome:
+        return self._of(part).outcome(data, vectors)
 
 
 TASKS = [XevalTask(task, folder) for folder, task in senteval.ROWS]
