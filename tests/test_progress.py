@@ -55,7 +55,7 @@ def test_a_log_file_gets_a_line_every_ten_seconds_and_the_last(capsys, monkeypat
     assert shown == ["step 1/30", "step 11/30", "step 21/30", "step 30/30"]
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("terminal", [False, True, None])
 @pytest.mark.parametrize("kind", ["pipe", "disk"])
 def test_a_run_outlives_the_reader_of_its_log(monkeypatch, kind, terminal):
     if kind == "disk":
@@ -67,11 +67,16 @@ def test_a_run_outlives_the_reader_of_its_log(monkeypatch, kind, terminal):
     monkeypatch.setattr(progress.sys, "stderr", gone)
     size = os.terminal_size((30, 9))
     monkeypatch.setattr(progress.os, "get_terminal_size", lambda _: size)
-    line = progress.ProgressLine(total_steps=2, start_step=0)
-    line._terminal = terminal
-    line.update(1, {}, examples_per_step=1)
-    line.interrupt()
-    line.update(2, {}, examples_per_step=1)
+    if terminal is None:
+        for _ in range(2):
+            with progress.Bar(total=2, desc="encoding") as bar:
+                bar.set_description("writing")
+    else:
+        line = progress.ProgressLine(total_steps=2, start_step=0)
+        line._terminal = terminal
+        line.update(1, {}, examples_per_step=1)
+        line.interrupt()
+        line.update(2, {}, examples_per_step=1)
     if kind == "pipe":
         # Later output of the command goes nowhere, too.
         print("saved", file=gone, flush=True)

@@ -147,6 +147,21 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.3f}"
 
 
+class _LivingStderr:
+    """stderr for a bar, without its errors."""
+
+    def write(self, text: str) -> None:
+        with _living_stderr():
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with _living_stderr():
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str):
+        return getattr(sys.stderr, name)
+
+
 class Bar(tqdm.tqdm):
     """A bar of tqdm that measures by a clock that nobody sets.
 
@@ -157,7 +172,14 @@ class Bar(tqdm.tqdm):
     def __init__(self, *args, **kwargs):
         # With any other value a thread of tqdm compares these times with its clock.
         interval = 0.1 if sys.stderr.isatty() else 10
-        super().__init__(*args, miniters=1, mininterval=interval, **kwargs)
+        super().__init__(
+            *args,
+            file=_LivingStderr(),
+            dynamic_ncols=True,  # tqdm measures the width of its own stderr only
+            miniters=1,
+            mininterval=interval,
+            **kwargs,
+        )
         self._time = time.monotonic
         self.start_t = self.last_print_t = time.monotonic()
 
