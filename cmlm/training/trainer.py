@@ -224,6 +224,12 @@ class Trainer(orbit.AbstractTrainer, orbit.AbstractEvaluator):
                         f"{name} trains the part {part!r} of the model; allowed: "
                         f"{', '.join(self.model.parts)}"
                     )
+                # Variables that appear during a step have no gradient there.
+                if not self.model.parts[part].built:
+                    raise ValueError(
+                        f"{name} trains the part {part!r} of the model, which has no "
+                        "variables yet; allowed: a layer after its `build`"
+                    )
                 for variable in self.model.parts[part].trainable_variables:
                     if variable.ref() not in skipped:
                         found[variable.ref()] = variable
