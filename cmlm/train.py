@@ -158,11 +158,11 @@ def configure():
     config, given = loading.load_given(
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
+    _refuse_unread(config.task)
     for objective in config.task.enabled().values():
         for flag, place in objective.named_by_flags().items():
             if FLAGS[flag].value:
                 setattr(*place, FLAGS[flag].value)
-    _refuse_unread(config.task)
     if FLAGS.vocab_file:
         config.vocabulary.file = FLAGS.vocab_file
     if FLAGS.init_checkpoint:
@@ -191,12 +191,24 @@ def configure():
 
 
 def _refuse_unread(task) -> None:
-    """Raises UserError for data that a flag names and no objective of the run reads."""
+    """Checks the flags that name data.
+
+    Raises:
+        UserError: a flag is set, and no objective of the run reads its data; or this
+            command lacks a flag of an objective.
+    """
     from cmlm.objectives import OBJECTIVES
 
     readers: dict[str, list[str]] = {}
     for name in OBJECTIVES:
-        for flag in getattr(task, name).named_by_flags():
+        objective = getattr(task, name)
+        for flag in objective.named_by_flags():
+            if flag not in FLAGS:
+                data = type(objective.train_data).__name__
+                raise UserError(
+                    f"{data} of task.{name} names the flag --{flag}; allowed: the "
+                    "flags that cmlm/train.py defines"
+                )
             readers.setdefault(flag, []).append(name)
     for flag, names in readers.items():
         if FLAGS[flag].value and not task.enabled().keys() & set(names):

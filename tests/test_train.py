@@ -14,6 +14,7 @@ from absl.testing import flagsaver
 
 from cmlm import train
 from cmlm.config import model_dir, overrides
+from cmlm.data.nli import NliDataConfig
 from cmlm.errors import UserError
 from cmlm.training import building, engine, reporting, stages
 from cmlm.training.stages import Stage
@@ -418,6 +419,16 @@ def test_data_that_no_objective_reads_is_refused(flag, readers):
     )
     for weight in weights:
         configure(*arguments, f"--params_override={weight}=1")
+
+
+def test_a_kind_of_data_without_its_flag_is_named(monkeypatch):
+    monkeypatch.setattr(NliDataConfig, "flag", "labelled_data")
+    said = (
+        "^NliDataConfig of task.nli names the flag --labelled_data; allowed: the flags "
+        "that cmlm/train.py defines$"
+    )
+    with pytest.raises(UserError, match=said):
+        configure(f"--flagfile={ROOT}/configs/en_small.flags", "--train_data=x")
 
 
 def test_text_of_a_flagfile_that_no_objective_reads_is_refused():
