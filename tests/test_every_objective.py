@@ -2,7 +2,8 @@
 
 Its gradient is that of its loss; replicas, micro-batches and padding change nothing; it
 trains; a run of all objectives together logs each and resumes exactly. A new objective
-is covered without a line here, unless it needs a setting of its own in `SETTINGS`.
+is covered without a line here, unless it needs a setting of its own in `SETTINGS`, or
+data of a new kind: a file in the fixture `data` and a branch in `configure`.
 """
 
 from pathlib import Path
