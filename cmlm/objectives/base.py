@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterable
-from typing import ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 import tensorflow as tf
 from official.modeling import hyperparams
@@ -133,6 +133,18 @@ class ObjectiveConfig(hyperparams.Config):
             model: the shape of the encoder, and its prompts.
         """
 
+    def weight_settings(self) -> dict[str, bool]:
+        """Whether the weights that depend on a setting exist, by its name."""
+        return {}
+
+    def needs_this_machine(self) -> tuple[str, Any, str] | None:
+        """The setting that needs files or tables of this machine, if there is one.
+
+        Returns:
+            Name and value of the setting, and the allowed value; or None.
+        """
+        return None
+
     def initial_weights_setting(self) -> str:
         """The setting by which an objective sets initial weights, or ""."""
         return ""
@@ -209,7 +221,10 @@ def side_vectors(
 
 
 class Objective(tf.Module, abc.ABC):
-    """One training signal. Training knows objectives only through this class.
+    """One training signal.
+
+    The step knows objectives only through this class; `teachers` also knows
+    `DistillConfig`.
 
     Args:
         name: the field in `task`, and the prefix of the metrics.

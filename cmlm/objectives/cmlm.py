@@ -39,6 +39,9 @@ class CmlmConfig(MaskedTextConfig):
     def reads_single_texts(self) -> bool:
         return not self.passages
 
+    def weight_settings(self):
+        return {"skip": self.skip}
+
     def check_model(self, prefix: str, model: EncoderConfig) -> None:
         super().check_model(prefix, model)
         objective = prefix.rstrip(".")

@@ -82,6 +82,11 @@ class MisadConfig(MaskedTextConfig):
     def reads_marks(self) -> bool:
         return self.candidates == "marks"
 
+    def needs_this_machine(self):
+        if self.candidates == "spans":
+            return None
+        return "candidates", self.candidates, "spans"
+
     def check_together(self, prefix: str) -> None:
         super().check_together(prefix)
         if self.masking.whole_word:

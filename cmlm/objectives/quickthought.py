@@ -36,6 +36,9 @@ class QuickThoughtConfig(ContrastiveConfig):
 
     reads_documents = True
 
+    def weight_settings(self):
+        return {"encoders": self.encoders == "two"}
+
     def check_data(self, data: Data, model: EncoderConfig) -> None:
         super().check_data(data, model)
         require_neighbours(data)

@@ -44,13 +44,6 @@ _OF_BEGINNINGS = {
     tokenizer_file.FILE_NAME,
 }
 
-# Settings of objectives, and whether a value adds or replaces a part of the model.
-_OF_WEIGHTS = {
-    "encoders": lambda value: value == "two",
-    "projection": lambda value: value == "linear",
-    "skip": bool,
-}
-
 logger = logging.getLogger(__name__)
 
 
@@ -267,10 +260,11 @@ def _refuse_other_weights(start: Start) -> None:
     """
     objectives = start.begun.task.enabled()
     for name, objective in start.config.task.enabled().items():
-        for field, has_weights in _OF_WEIGHTS.items():
-            before = getattr(objectives[name], field, None)
-            now = getattr(objective, field, None)
-            if has_weights(before) != has_weights(now):
+        had = objectives[name].weight_settings()
+        for field, has_weights in objective.weight_settings().items():
+            if has_weights != had[field]:
+                before = getattr(objectives[name], field)
+                now = getattr(objective, field)
                 raise UserError(
                     f"--model_dir={start.directory} trained with "
                     f"task.{name}.{field}={before}, but this command asks for {now}; "

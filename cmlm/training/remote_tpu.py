@@ -17,8 +17,6 @@ from cmlm.common import fields, path_names
 from cmlm.config.experiment import ExperimentConfig
 from cmlm.data import builtin
 from cmlm.errors import UserError
-from cmlm.objectives.distill import DistillConfig
-from cmlm.objectives.misad import MisadConfig
 from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.unigrams import Unigrams
 from cmlm.training import warm_start
@@ -45,12 +43,11 @@ def refuse(config: ExperimentConfig, directory: str) -> None:
     tpu = f"--tpu={config.runtime.tpu}, a remote TPU"
     paths = [("--model_dir", directory)]
     for name, objective in config.task.enabled().items():
-        if isinstance(objective, DistillConfig):
-            weight = f"task.{name}.weight"
-            raise fields.refused(weight, objective.weight, f"0 with {tpu}")
-        if isinstance(objective, MisadConfig) and objective.candidates != "spans":
-            setting = f"task.{name}.candidates"
-            raise fields.refused(setting, objective.candidates, f"spans with {tpu}")
+        if needs := objective.needs_this_machine():
+            setting, value, allowed = needs
+            raise fields.refused(
+                f"task.{name}.{setting}", value, f"{allowed} with {tpu}"
+            )
         for flag, place in objective.named_by_flags().items():
             paths += [(f"--{flag}", path) for path in getattr(*place).split(",")]
         setting = objective.validation_setting(name)
