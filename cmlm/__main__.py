@@ -2,7 +2,8 @@
 
     cmlm                      the commands
     cmlm train --help         the flags of a command
-    cmlm settings PATTERN     settings: default before any recipe, type, meaning
+    cmlm settings PATTERN     explains settings: type, meaning, and the default, which a
+                              recipe may change
     cmlm configs              flagfiles that --flagfile=NAME finds from anywhere
 
 `cmlm export`, `cmlm export-huggingface`, `cmlm client` and `cmlm serve` run

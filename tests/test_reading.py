@@ -215,8 +215,12 @@ def test_a_run_of_more_than_128_tokens_is_not_cut_there(tmp_path):
 def test_positions_are_the_limit():
     config = experiment.ExperimentConfig()
     config.model.max_position_embeddings, config.model.num_views = 40, 3
-    long = OpenedWeights(None, None, config, "", "", seq_length=512)
+    long = OpenedWeights(None, None, config, "", "", 512, trained_seq_length=512)
     assert resolve_seq_length(long) == 37
+    foreign = dataclasses.replace(long, trained_seq_length=None)
+    assert describe_limit(foreign, 37) == "37 tokens"
+    with pytest.raises(UserError, match="--seq_length is 38; allowed: 3 to 37 tokens$"):
+        resolve_seq_length(foreign, 38)
     assert (
         describe_limit(long, 37) == "37 tokens (40 positions minus 3, model.num_views)"
     )

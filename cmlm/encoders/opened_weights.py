@@ -60,10 +60,13 @@ class OpenedWeights:
 
 
 def describe_limit(opened: OpenedWeights, seq_length: int) -> str:
-    """A length, and its reason if it is the encoder's limit, see `describe_cut`."""
+    """A length, and its reason if it is the encoder's limit, see `describe_cut`.
+
+    The positions of CMLM's vectors that weights of another program get are no reason.
+    """
     model = opened.config.model
     text = f"{seq_length} tokens"
-    if seq_length != model.token_positions:
+    if seq_length != model.token_positions or opened.trained_seq_length is None:
         return text
     less = f" minus {model.num_views}, model.num_views" if model.num_views else ""
     return f"{text} ({model.max_position_embeddings} positions{less})"

@@ -9,6 +9,7 @@ from typing import Protocol
 import tensorflow as tf
 
 from cmlm.common import distributed, fields
+from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
@@ -135,11 +136,12 @@ def has_a_negative(examples: Iterable[tuple]) -> bool:
 
 
 def require_two_examples(path: str, data: Data) -> None:
-    """Raises UserError if the training data at a path has only one example."""
-    if sum(data.train.sizes.values()) < 2:
+    """Raises UserError if the training data at a path has fewer than two examples."""
+    number = sum(data.train.sizes.values())
+    if number < 2:
         raise UserError(
-            f"{path} has one example; allowed: at least two, because each ranks among "
-            "the others"
+            f"{path} has {counted(number, 'example')}; allowed: at least 2, because "
+            "each ranks among the others"
         )
 
 

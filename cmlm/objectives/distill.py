@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from cmlm.common import distributed, fields
 from cmlm.data import pair_pipelines, streams
+from cmlm.errors import UserError
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
 from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
@@ -61,7 +62,9 @@ class DistillConfig(ObjectiveConfig):
     def require_input(self, prefix: str) -> None:
         super().require_input(prefix)
         if not self.teacher:
-            raise fields.refused(f"{prefix}teacher", "", "an encoder (--teacher)")
+            raise UserError(
+                f"--teacher is not given; allowed: an encoder ({prefix}teacher)"
+            )
 
     def check_words(self, name: str, dim: int, encoder: EncoderConfig) -> None:
         """Refuses `init_words` if the word embeddings have another width.

@@ -40,8 +40,9 @@ class QuickThoughtConfig(ContrastiveConfig):
         return {"encoders": self.encoders == "two"}
 
     def check_data(self, data: Data, model: EncoderConfig) -> None:
-        super().check_data(data, model)
+        # First, since a text of one sentence has no pair.
         require_neighbours(data)
+        super().check_data(data, model)
 
 
 class QuickThoughtObjective(ContrastiveObjective):

@@ -152,10 +152,7 @@ def refuse_missing(config: experiment.ExperimentConfig) -> None:
     """Raises UserError if the recipe adapts weights and the run names none."""
     missing = "--init_checkpoint is not given; allowed: weights to start from"
     if config.model.pooling == encoder_config.SOURCE_POOLING:
-        raise UserError(
-            f"{missing}, because model.pooling=source takes their pooling; or another "
-            "model.pooling"
-        )
+        raise UserError(f"{missing}, because model.pooling=source takes their pooling")
     if config.init_layers:
         raise UserError(
             f"{missing}, because init_layers={list(config.init_layers)} selects their "
