@@ -222,6 +222,9 @@ def _run_pipeline() -> None:
         from cmlm.preparation import settings as settings_lib
 
     paths = files.expand(FLAGS.input)
+    for path in paths:
+        # The pipeline opens a file several times.
+        files.refuse_streams(path)
     if FLAGS.layout in _PLAIN:
         # The pipeline itself reads a damaged file, up to its damage.
         with contextlib.suppress(UserError):

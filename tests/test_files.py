@@ -23,7 +23,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm import cli
-from cmlm.common import checksums, files, leftovers, scratch
+from cmlm.common import arrays, checksums, files, leftovers, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
 from cmlm.evaluation.data_dir import DataDir
@@ -47,6 +47,8 @@ def test_a_pipe_is_refused_before_it_is_opened(tmp_path):
     said = f"^{pipe} is a pipe or a device; allowed: a file, which can be read"
     with pytest.raises(UserError, match=said), files.open_text(pipe):
         pass
+    with pytest.raises(UserError, match=said):
+        arrays.map_any_npy(pipe)
     assert DataDir(str(tmp_path)).find("pipe") == pipe
 
 

@@ -124,6 +124,18 @@ def test_a_folder_of_short_files_in_utf16_without_a_mark_is_refused(tmp_path):
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("name", ["input", "quality_model"])
+def test_the_pipeline_refuses_a_pipe(raw, tmp_path, name):
+    """Its second reading would find nothing; an open without a writer would wait."""
+    pipe = str(tmp_path / "pipe")
+    os.mkfifo(pipe)
+    given = {"input": raw, "output": tmp_path / "out", "steps": "length", name: pipe}
+    done = run("prepare", "--workers=1", *(f"--{n}={v}" for n, v in given.items()))
+    assert done.returncode == 1
+    assert f"error: {pipe} is a pipe or a device; allowed: a file" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("steps", [[], ["--steps=length", "--workers=1"]])
 def test_a_folder_of_short_files_in_another_encoding_is_refused(tmp_path, steps):
     """Each file has too few lines to be refused alone."""

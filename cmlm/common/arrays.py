@@ -220,8 +220,9 @@ def map_any_npy(path: str) -> np.ndarray:
     """Maps an .npy file of numbers into memory.
 
     Raises:
-        UserError: the file is missing, damaged or not an array.
+        UserError: the file is missing, a pipe or a device, damaged or not an array.
     """
+    files.refuse_streams(path)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:

@@ -181,7 +181,7 @@ def open_bytes(path: str, for_tensorflow: bool = False) -> Iterator[BinaryIO]:
         UserError: the file cannot be read, is a pipe or a device, is a damaged gzip or
             bzip2 file, or is packed in another way than its name says.
     """
-    _refuse_streams(path)
+    refuse_streams(path)
     if for_tensorflow:
         refuse_bzip2(path)
     try:
@@ -233,7 +233,7 @@ def whole(path: str) -> bytes:
     return b"".join(blocks)
 
 
-def _refuse_streams(path: str) -> None:
+def refuse_streams(path: str) -> None:
     """Raises UserError for a pipe, a socket or a terminal: it can be read once only."""
     try:
         mode = os.stat(path).st_mode

@@ -77,8 +77,9 @@ class QualityModel:
         """Reads a file of `save` from any of Beam's filesystems.
 
         Raises:
-            UserError: the file is missing or not a quality model.
+            UserError: the file is missing, a pipe or a device, or not a quality model.
         """
+        files.refuse_streams(path)
         try:
             with beam_files.open_bytes(path) as raw:
                 arrays.check_archive(raw, path, _MOST_BYTES)
