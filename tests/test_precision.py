@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cmlm import cli, errors
-from cmlm.common import identity, machine, native_environment, once
+from cmlm.common import identity, machine, native_log, once
 from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 
@@ -100,7 +100,7 @@ def test_onednn_is_asked_for_unless_the_user_has_decided(
 ):
     monkeypatch.setattr(os, "environ", dict(given))
     monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
-    native_environment.prepare()
+    native_log.prepare()
     assert os.environ.get("TF_ENABLE_ONEDNN_OPTS") == wanted
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == "3"
 
