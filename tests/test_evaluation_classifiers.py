@@ -13,6 +13,10 @@ from cmlm.evaluation import catalogue, classifier, perceptron
 from cmlm.evaluation.data_dir import DataDir
 
 
+def logistic(seed, jobs=1):
+    return classifier.Classifier("logistic", seed, jobs)
+
+
 def fit(x, y, c):
     """The toolkit's call, but up to the optimum."""
     model = LogisticRegression(C=c, random_state=1111, tol=1e-8, max_iter=1000)
@@ -80,10 +84,8 @@ def test_vectors_whose_hessian_is_singular_are_classified_without_warnings():
     before = list(warnings.filters)
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        found = [
-            classifier.cross_validation_then_test(1e9 * x, y, 1e9 * x, 0, jobs=jobs)
-            for jobs in (1, 8)
-        ]
+        rows = classifier.Rows(1e9 * x, y)
+        found = [logistic(0, jobs).tested(rows, rows) for jobs in (1, 8)]
     np.testing.assert_array_equal(found[0][0], found[1][0])
     assert found[0][1] == found[1][1] and np.mean(found[0][0] == y) > 0.8
     assert not given and warnings.filters == before
@@ -92,7 +94,7 @@ def test_vectors_whose_hessian_is_singular_are_classified_without_warnings():
 @pytest.mark.large
 def test_nested_cross_validation_is_the_toolkits():
     x, y = blobs(150, 2, seed=0)
-    _, found = classifier.nested_cross_validation(x, y, seed=1111)
+    _, found = logistic(1111).cross_validated(classifier.Rows(x, y))
     dev, test = toolkit_inner_folds(x, y)
     assert 60 < found["accuracy"] < 97
     assert found["accuracy"] == pytest.approx(test, abs=0.02)
@@ -102,7 +104,8 @@ def test_nested_cross_validation_is_the_toolkits():
 @pytest.mark.large
 def test_cross_validation_then_test_is_the_toolkits():
     (x, y), (x_test, _) = blobs(120, 3, seed=1), blobs(80, 3, seed=2)
-    predicted, dev = classifier.cross_validation_then_test(x, y, x_test, seed=3)
+    test = classifier.Rows(x_test)
+    predicted, dev = logistic(3).tested(classifier.Rows(x, y), test)
     c, best = choose(x, y, 3, range(-1, 6))
     np.testing.assert_array_equal(predicted, fit(x, y, c).predict(x_test))
     assert dev == pytest.approx(best, abs=0.1)
@@ -117,7 +120,8 @@ def test_folds_of_a_training_set_have_the_toolkits_grid():
     x[:, 0] += 0.3 * y
     c, best = choose(x, y, 1, range(-1, 6))
     assert c > max(classifier.GRID)
-    predicted, dev = classifier.cross_validation_then_test(x, y, x, seed=1)
+    rows = classifier.Rows(x, y)
+    predicted, dev = logistic(1).tested(rows, rows)
     np.testing.assert_array_equal(predicted, fit(x, y, c).predict(x))
     assert dev == pytest.approx(best)
 
@@ -125,7 +129,8 @@ def test_folds_of_a_training_set_have_the_toolkits_grid():
 def test_validation_then_test_chooses_on_the_validation_set():
     (x, y), (x_dev, y_dev) = blobs(60, 2, seed=1), blobs(40, 2, seed=2)
     x_test, _ = blobs(50, 2, seed=3)
-    predicted, dev = classifier.validation_then_test(x, y, x_dev, y_dev, x_test, seed=3)
+    parts = classifier.Rows(x, y), classifier.Rows(x_dev, y_dev)
+    predicted, dev = logistic(3).tested_by(*parts, classifier.Rows(x_test))
     scores = [100 * fit(x, y, c).score(x_dev, y_dev) for c in classifier.GRID]
     assert dev == pytest.approx(max(scores))
     chosen = classifier.GRID[int(np.argmax(scores))]
@@ -176,9 +181,9 @@ def test_a_perceptron_learns_what_no_line_separates():
     x += 0.2 * random.normal(size=x.shape).astype(np.float32)
     y = (x[:, 0] * x[:, 1] > 0).astype(int)
     (train, dev, test) = (slice(1000), slice(1000, 1100), slice(1100, 1200))
-    parts = x[train], y[train], x[dev], y[dev], x[test], 1
+    parts = [classifier.Rows(x, y, rows) for rows in (train, dev, test)]
     found = {
-        kind: np.mean(classifier.validation_then_test(*parts, kind)[0] == y[test])
+        kind: np.mean(classifier.Classifier(kind, 1, 1).tested_by(*parts)[0] == y[test])
         for kind in classifier.ABOUT
     }
     assert found["mlp"] > 0.95
@@ -209,7 +214,8 @@ def test_a_network_has_its_batches_and_epochs(monkeypatch, kind, batches, epochs
     monkeypatch.setattr(perceptron.Networks, "update", counting_update)
     monkeypatch.setattr(perceptron.Networks, "logits", counting_logits)
     x, y = blobs(100, 2, seed=0)
-    classifier.validation_then_test(x, y, x, y, x, 0, kind)
+    rows = classifier.Rows(x, y)
+    classifier.Classifier(kind, 0, 1).tested_by(rows, rows, rows)
     measurements = len(predictions) - 2  # After training, it predicts both parts.
     assert measurements >= 6
     assert sizes == batches * epochs * measurements

@@ -196,9 +196,9 @@ def test_the_development_set_of_snli_chooses_the_regularization(tmp_path, name):
             for side in ("s1", "s2")
         )
         x[part] = np.concatenate([u, v, np.abs(u - v), u * v], axis=1)
-    predicted, dev_accuracy = classifier.validation_then_test(
-        *(x["train"], labels["train"], x["dev"], labels["dev"], x["test"]), seed=1111
-    )
+    rows = [classifier.Rows(x[part], np.array(labels[part])) for part in x]
+    model = classifier.Classifier("logistic", 1111, 1)
+    predicted, dev_accuracy = model.tested_by(*rows)
     assert task.score(data, Table(table).encode) == {
         "accuracy": 100 * np.mean(predicted == labels["test"]),
         "dev_accuracy": dev_accuracy,

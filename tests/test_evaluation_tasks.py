@@ -814,9 +814,9 @@ def test_amazon_classifier_is_a_logistic_regression_on_four_features():
     assert scores["dev_accuracy"] == pytest.approx(best[0])
     assert scores["accuracy/de"] == pytest.approx(best[1], abs=1)
     task.classifier = "mlp"
-    dev_accuracy = classifier.validation_then_test(
-        x[train], labels[train], x[dev], labels[dev], x, 5, "mlp"
-    )[1]
+    rows = classifier.Rows(x, labels)
+    perceptron = classifier.Classifier("mlp", 5, 1)
+    _, dev_accuracy = perceptron.tested_by(rows.of(train), rows.of(dev), rows)
     assert task.score(data, Table(table).encode)["dev_accuracy"] == dev_accuracy
     assert dev_accuracy != scores["dev_accuracy"]
 

@@ -93,11 +93,12 @@ def test_margins_by_hand():
 
 
 def test_too_few_examples_for_the_folds_are_named():
-    x = np.eye(12)
+    x, model = np.eye(12), classifier.Classifier("logistic", 0, 1)
     for most, least in ((9, 3), (11, 1)):
         y = np.array([0] * most + [1] * least)
+        rows = classifier.Rows(x, y)
         said = f"largest class has {most} examples, the next {least}; .*at least"
         with pytest.raises(UserError, match=f"{said} 12 and 3"):
-            classifier.nested_cross_validation(x, y, seed=0)
+            model.cross_validated(rows)
         with pytest.raises(UserError, match=f"{said} 10 and 2"):
-            classifier.cross_validation_then_test(x, y, x, seed=0)
+            model.tested(rows, rows)

@@ -16,6 +16,7 @@ vectors not scaled, and a choice of classifiers:
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -54,13 +55,7 @@ _NETWORKS = {
 }
 
 
-def _grid(kind: str, of_folds: bool = False) -> Sequence[float]:
-    if kind != LOGISTIC:
-        return STRENGTHS
-    return FOLDS_GRID if of_folds else GRID
-
-
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Examples: rows of arrays, which are copied only when they are read.
 
     Attributes:
@@ -77,9 +72,17 @@ class _Rows(NamedTuple):
         """The features, float [rows, dim]."""
         return self.x[self.rows]
 
+    def labels(self) -> np.ndarray:
+        """The labels, int [rows]."""
+        return self.y[self.rows]
+
     def read(self) -> tuple[np.ndarray, np.ndarray]:
         """The features, float [rows, dim], and the labels, int [rows]."""
-        return self.features(), self.y[self.rows]
+        return self.features(), self.labels()
+
+    def of(self, rows: np.ndarray) -> Rows:
+        """Some of the examples, int [n]."""
+        return self._replace(rows=np.arange(len(self.x))[self.rows][rows])
 
 
 class _Path(NamedTuple):
@@ -92,10 +95,128 @@ class _Path(NamedTuple):
         grid: the strengths.
     """
 
-    train: _Rows
-    dev: _Rows | None
-    tests: Sequence[_Rows]
+    train: Rows
+    dev: Rows | None
+    tests: Sequence[Rows]
     grid: Sequence[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A classifier of SentEval.
+
+    Attributes:
+        kind: a name of `ABOUT`.
+        seed: the seed of the folds and of the weights. The toolkit always has the folds
+            of seed 1111.
+        jobs: the number of fits at a time; 0 for one on each core.
+    """
+
+    kind: str
+    seed: int
+    jobs: int
+
+    def cross_validated(self, train: Rows) -> tuple[np.ndarray, dict[str, float]]:
+        """Ten-fold cross-validation; ten inner folds choose (the toolkit's InnerKFold).
+
+        Returns:
+            The predicted label of each row, by the classifier of its fold; and
+            `accuracy`, the mean over the outer folds, and `dev_accuracy`, the mean of
+            the best accuracies on the inner folds.
+        """
+        y = train.labels()
+        check_folds(y.tolist(), is_nested=True)
+        outer, grid = _folds(y, self.seed), self._grid()
+        inner = [
+            (rows[inner_rows], rows[inner_test])
+            for rows, _ in outer
+            for inner_rows, inner_test in _folds(y[rows], self.seed)
+        ]
+        accuracies = self._accuracies(train, inner, grid)
+        # [outer folds, grid]
+        accuracies = accuracies.reshape([FOLDS, FOLDS, len(grid)]).mean(axis=1)
+        paths = [
+            _Path(train.of(rows), None, [train.of(test)], [grid[_best(row)]])
+            for (rows, test), row in zip(outer, accuracies, strict=True)
+        ]
+        fitted = self._fit_paths(_classes(y), paths)
+        predicted = np.empty_like(y)
+        for ((labels,),), (_, test) in zip(fitted, outer, strict=True):
+            predicted[test] = labels
+        scores = [metrics.accuracy(predicted[test], y[test]) for _, test in outer]
+        return predicted, {
+            "accuracy": float(np.mean(scores)),
+            "dev_accuracy": float(accuracies.max(axis=1).mean()),
+        }
+
+    def tested(self, train: Rows, test: Rows) -> tuple[np.ndarray, float]:
+        """Ten folds of the training set choose, then one fit (the toolkit's KFold).
+
+        Returns:
+            The predicted labels of `test`, and the best accuracy of the
+            cross-validation.
+        """
+        y = train.labels()
+        check_folds(y.tolist(), is_nested=False)
+        grid = self._grid(of_folds=True)
+        accuracies = self._accuracies(train, _folds(y, self.seed), grid).mean(axis=0)
+        predicted = self.fitted(train, test, grid[_best(accuracies)])
+        return predicted, float(accuracies.max())
+
+    def tested_by(self, train: Rows, dev: Rows, test: Rows) -> tuple[np.ndarray, float]:
+        """A fixed validation set chooses (the toolkit's Split).
+
+        Returns:
+            The predicted labels of `test`, and the best accuracy on the validation set.
+        """
+        path = _Path(train, dev, [dev, test], self._grid())
+        y_dev = dev.labels()
+        (fitted,) = self._fit_paths(_classes(train.labels(), y_dev), [path])
+        accuracies = np.array([metrics.accuracy(of_dev, y_dev) for of_dev, _ in fitted])
+        _, predicted = fitted[_best(accuracies)]
+        return predicted, float(accuracies.max())
+
+    def fitted(self, train: Rows, test: Rows, strength: float) -> np.ndarray:
+        """The predicted labels of `test`, by one fit."""
+        path = _Path(train, None, [test], [strength])
+        return self._fit_paths(_classes(train.labels()), [path])[0][0][0]
+
+    def _grid(self, of_folds: bool = False) -> Sequence[float]:
+        if self.kind != LOGISTIC:
+            return STRENGTHS
+        return FOLDS_GRID if of_folds else GRID
+
+    def _accuracies(
+        self,
+        train: Rows,
+        folds: Sequence[tuple[np.ndarray, np.ndarray]],
+        grid: Sequence[float],
+    ) -> np.ndarray:
+        """The accuracies, [folds, grid]; each fold has rows to train on and to test."""
+        parts = [(train.of(rows), train.of(test)) for rows, test in folds]
+        paths = [_Path(rows, test, [test], grid) for rows, test in parts]
+        fitted = self._fit_paths(_classes(train.labels()), paths)
+        return np.array(
+            [
+                [metrics.accuracy(tests[0], test.labels()) for tests in predicted]
+                for (_, test), predicted in zip(parts, fitted, strict=True)
+            ]
+        )
+
+    def _fit_paths(
+        self, classes: int, paths: Sequence[_Path]
+    ) -> list[list[list[np.ndarray]]]:
+        """Calls `_fit_path` with each path, `jobs` at a time."""
+        jobs = min(self.jobs or machine.processors(), len(paths))
+        parallel = joblib.Parallel(n_jobs=jobs, prefer="threads")
+        # Threads share the filters of warnings and the number of BLAS threads, so both
+        # are set once. The solver makes LinAlgWarning an error for a moment, in which
+        # other threads may meet it; so it is always one here.
+        with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("error", LinAlgWarning)
+            fit = joblib.delayed(_fit_path)
+            return parallel(fit(self.kind, classes, self.seed, path) for path in paths)
 
 
 def _fit_path(
@@ -136,21 +257,6 @@ def _fit_path(
     return predicted
 
 
-def _fit_paths(
-    kind: str, classes: int, seed: int, paths: Sequence[_Path], jobs: int = 1
-) -> list[list[list[np.ndarray]]]:
-    """Calls `_fit_path` with each path, `jobs` at a time; 0 for one on each core."""
-    parallel = joblib.Parallel(n_jobs=jobs or machine.processors(), prefer="threads")
-    # Threads share the filters of warnings and the number of BLAS threads, so both are
-    # set once. The solver makes LinAlgWarning an error for a moment, in which other
-    # threads may meet it; so it is always one here.
-    with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.simplefilter("error", LinAlgWarning)
-        fit = joblib.delayed(_fit_path)
-        return parallel(fit(kind, classes, seed, path) for path in paths)
-
-
 def _classes(*labels: np.ndarray) -> int:
     """The number of classes, which are numbered from 0 on."""
     return 1 + int(max(part.max() for part in labels))
@@ -186,122 +292,3 @@ def _folds(y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
         # Classes with fewer examples than folds are allowed, and usual in own files.
         warnings.filterwarnings("ignore", "The least populated class")
         return list(folds.split(np.zeros(len(y)), y))
-
-
-def _cross_validate(
-    kind: str,
-    x: np.ndarray,
-    y: np.ndarray,
-    seed: int,
-    folds: Sequence[tuple[np.ndarray, np.ndarray]],
-    grid: Sequence[float],
-    jobs: int,
-) -> np.ndarray:
-    """The accuracies, [folds, grid]; each fold has rows to train on and to test."""
-    parts = [[_Rows(x, y, rows) for rows in fold] for fold in folds]
-    paths = [_Path(train, test, [test], grid) for train, test in parts]
-    fitted = _fit_paths(kind, _classes(y), seed, paths, jobs)
-    return np.array(
-        [
-            [metrics.accuracy(tests[0], y[test]) for tests in predicted]
-            for (_, test), predicted in zip(folds, fitted, strict=True)
-        ]
-    )
-
-
-def nested_cross_validation(
-    x: np.ndarray, y: np.ndarray, seed: int, kind: str = LOGISTIC, jobs: int = 0
-) -> tuple[np.ndarray, dict[str, float]]:
-    """Ten-fold cross-validation; ten inner folds choose (the toolkit's InnerKFold).
-
-    Args:
-        x: the features, float [n, dim].
-        y: the labels, int [n].
-        seed: the seed of the folds and of the classifier. The toolkit always has the
-            folds of seed 1111.
-        kind: the classifier, a name of `ABOUT`.
-        jobs: the number of fits at a time; 0 for one on each core.
-
-    Returns:
-        The predicted label of each row, by the classifier of its fold; and `accuracy`,
-        the mean over the outer folds, and `dev_accuracy`, the mean of the best
-        accuracies on the inner folds.
-    """
-    check_folds(y.tolist(), is_nested=True)
-    outer, grid = _folds(y, seed), _grid(kind)
-    inner = [
-        (train[inner_train], train[inner_test])
-        for train, _ in outer
-        for inner_train, inner_test in _folds(y[train], seed)
-    ]
-    accuracies = _cross_validate(kind, x, y, seed, inner, grid, jobs)
-    # [outer folds, grid]
-    accuracies = accuracies.reshape([FOLDS, FOLDS, len(grid)]).mean(axis=1)
-    paths = [
-        _Path(_Rows(x, y, train), None, [_Rows(x, y, test)], [grid[_best(row)]])
-        for (train, test), row in zip(outer, accuracies, strict=True)
-    ]
-    fitted = _fit_paths(kind, _classes(y), seed, paths, jobs)
-    predicted = np.empty_like(y)
-    for ((labels,),), (_, test) in zip(fitted, outer, strict=True):
-        predicted[test] = labels
-    scores = [metrics.accuracy(predicted[test], y[test]) for _, test in outer]
-    return predicted, {
-        "accuracy": float(np.mean(scores)),
-        "dev_accuracy": float(accuracies.max(axis=1).mean()),
-    }
-
-
-def cross_validation_then_test(
-    x: np.ndarray,
-    y: np.ndarray,
-    x_test: np.ndarray,
-    seed: int,
-    kind: str = LOGISTIC,
-    jobs: int = 0,
-) -> tuple[np.ndarray, float]:
-    """Ten folds of the training set choose, then one fit (the toolkit's KFold).
-
-    Returns:
-        The predicted labels of `x_test`, and the best accuracy of the cross-validation.
-    """
-    check_folds(y.tolist(), is_nested=False)
-    folds, grid = _folds(y, seed), _grid(kind, of_folds=True)
-    accuracies = _cross_validate(kind, x, y, seed, folds, grid, jobs).mean(axis=0)
-    predicted = fit_and_predict(x, y, x_test, seed, kind, grid[_best(accuracies)])
-    return predicted, float(accuracies.max())
-
-
-def validation_then_test(
-    x: np.ndarray,
-    y: np.ndarray,
-    x_dev: np.ndarray,
-    y_dev: np.ndarray,
-    x_test: np.ndarray,
-    seed: int,
-    kind: str = LOGISTIC,
-) -> tuple[np.ndarray, float]:
-    """A fixed validation set chooses (the toolkit's Split).
-
-    Returns:
-        The predicted labels of `x_test`, and the best accuracy on the validation set.
-    """
-    dev = _Rows(x_dev, y_dev)
-    path = _Path(_Rows(x, y), dev, [dev, _Rows(x_test)], _grid(kind))
-    (fitted,) = _fit_paths(kind, _classes(y, y_dev), seed, [path])
-    accuracies = np.array([metrics.accuracy(of_dev, y_dev) for of_dev, _ in fitted])
-    _, predicted = fitted[_best(accuracies)]
-    return predicted, float(accuracies.max())
-
-
-def fit_and_predict(
-    x: np.ndarray,
-    y: np.ndarray,
-    x_test: np.ndarray,
-    seed: int,
-    kind: str = LOGISTIC,
-    strength: float = 1.0,
-) -> np.ndarray:
-    """Predicts the labels of `x_test`, by default by a regression with C = 1."""
-    path = _Path(_Rows(x, y), None, [_Rows(x_test)], [strength])
-    return _fit_paths(kind, _classes(y), seed, [path])[0][0][0]

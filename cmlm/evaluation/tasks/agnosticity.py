@@ -309,9 +309,10 @@ def probe(parts: dict[str, np.ndarray], seed: int) -> float:
     half = count // 2
     x, x_test = stacked[:, :half], stacked[:, half:]
     y, y_test = (np.repeat(np.arange(languages), n) for n in (half, count - half))
-    predicted = classifier.fit_and_predict(
-        x.reshape(-1, dim), y, x_test.reshape(-1, dim), seed
-    )
+    train = classifier.Rows(x.reshape(-1, dim), y)
+    test = classifier.Rows(x_test.reshape(-1, dim))
+    model = classifier.Classifier(classifier.LOGISTIC, seed, jobs=1)
+    predicted = model.fitted(train, test, strength=1.0)
     return metrics.accuracy(predicted, y_test)
 
 

@@ -63,48 +63,39 @@ class ClassificationTask(base.PredictingTask[Parts]):
 
     def outcome(self, data: Parts, vectors: base.Vectors) -> base.Outcome:
         """Predicts labels of the test part; without one, of all folds of `train`."""
-        x = {
-            part: features(examples, vectors, self._language_of(examples))
+        rows = {
+            part: classifier.Rows(
+                features(examples, vectors, self._language_of(examples)),
+                examples.labels,
+            )
             for part, examples in data.items()
         }
-        return over_seeds([self._of_seed(data, x, seed) for seed in self.seeds])
+        return over_seeds([self._of_seed(data, rows, seed) for seed in self.seeds])
 
     def _language_of(self, examples: Examples) -> str:
         return self.language
 
     def _of_seed(
-        self, data: Parts, x: dict[str, np.ndarray], seed: int
+        self, data: Parts, rows: dict[str, classifier.Rows], seed: int
     ) -> base.Outcome:
-        y = {part: examples.labels for part, examples in data.items()}
-        predicted, scores = self._predict(x, y, seed)
-        if "test" in x and set(y["train"]) == {0, 1}:
-            scores["f1"] = metrics.f1(predicted, y["test"])
+        predicted, scores = self._predict(rows, seed)
+        if "test" in rows and set(rows["train"].y) == {0, 1}:
+            scores["f1"] = metrics.f1(predicted, rows["test"].y)
         tested = data.get("test", data["train"])
         return base.Outcome(scores, {"": predictions_of(tested, predicted)})
 
     def _predict(
-        self, x: dict[str, np.ndarray], y: dict[str, np.ndarray], seed: int
+        self, rows: dict[str, classifier.Rows], seed: int
     ) -> tuple[np.ndarray, dict[str, float]]:
         """The predicted labels, int [n], and `accuracy` and `dev_accuracy`."""
-        if "test" not in x:
-            return classifier.nested_cross_validation(
-                x["train"], y["train"], seed, self.classifier, self.jobs
-            )
-        if "dev" in x:
-            predicted, dev = classifier.validation_then_test(
-                x["train"],
-                y["train"],
-                x["dev"],
-                y["dev"],
-                x["test"],
-                seed,
-                self.classifier,
-            )
+        model = classifier.Classifier(self.classifier, seed, self.jobs)
+        if "test" not in rows:
+            return model.cross_validated(rows["train"])
+        if "dev" in rows:
+            predicted, dev = model.tested_by(rows["train"], rows["dev"], rows["test"])
         else:
-            predicted, dev = classifier.cross_validation_then_test(
-                x["train"], y["train"], x["test"], seed, self.classifier, self.jobs
-            )
-        accuracy = metrics.accuracy(predicted, y["test"])
+            predicted, dev = model.tested(rows["train"], rows["test"])
+        accuracy = metrics.accuracy(predicted, rows["test"].y)
         return predicted, {"accuracy": accuracy, "dev_accuracy": dev}
 
 
@@ -115,13 +106,13 @@ class RelatednessTask(ClassificationTask):
     protocol = "Pearson of a trained softmax regression, SentEval's protocol, x 100"
 
     def _of_seed(
-        self, data: Parts, x: dict[str, np.ndarray], seed: int
+        self, data: Parts, rows: dict[str, classifier.Rows], seed: int
     ) -> base.Outcome:
-        y = {part: examples.labels for part, examples in data.items()}
+        test = rows["test"]
         predicted, dev = relatedness.train_and_predict(
-            x["train"], y["train"], x["dev"], y["dev"], x["test"], seed
+            *rows["train"].read(), *rows["dev"].read(), test.x, seed
         )
-        scores = metrics.correlations(predicted, y["test"])
+        scores = metrics.correlations(predicted, test.y)
         return base.Outcome({**scores, "dev_pearson": dev})
 
 

@@ -188,17 +188,14 @@ def _predict(
     """
     languages = _tested(data)
     labels = data["train"].labels
+    train = classifier.Rows(x["train"], labels)
     if "dev" in data:
-        learnt = x["train"], labels, x["dev"], data["dev"].labels
+        dev = classifier.Rows(x["dev"], data["dev"].labels)
     else:
-        train, dev = split(labels, seed)
-        learnt = x["train"][train], labels[train], x["train"][dev], labels[dev]
-    predicted, dev_accuracy = classifier.validation_then_test(
-        *learnt,
-        np.concatenate([x[name] for name in languages]),
-        seed,
-        kind,
-    )
+        train, dev = map(train.of, split(labels, seed))
+    test = classifier.Rows(np.concatenate([x[name] for name in languages]))
+    model = classifier.Classifier(kind, seed, jobs=1)
+    predicted, dev_accuracy = model.tested_by(train, dev, test)
     ends = np.cumsum([len(x[name]) for name in languages])[:-1]
     parts = np.split(predicted, ends)
     return dict(zip(languages, parts, strict=True)), dev_accuracy
