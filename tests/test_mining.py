@@ -899,6 +899,38 @@ def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said
         jobs.mine_pairs(job, *sides, 2, "ratio", retrieval, None, True)
 
 
+def test_a_copy_of_a_sentence_takes_no_place_of_its_translation(tmp_path, capsys):
+    class Near(Encoder):
+        """The vector of a line's number, with a little of the line itself."""
+
+        def encode(self, sentences, progress):
+            numbers = super().encode([line.split()[-1] for line in sentences], False)
+            return numbers + 0.15 * super().encode(sentences, False)
+
+    source = ["name 7", "größe 8", *(f"a {number}" for number in range(20))]
+    target = ["name 7", "größe 8", *(f"b {number}" for number in range(20))]
+    for name, lines in (("a", source), ("b", target)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    search = neighbours.SearchSettings("flat", memory=MEMORY)
+    reader = jobs.Reader(Near())
+    job = jobs.Job(reader, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
+    sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
+    for retrieval in choices.RETRIEVALS:
+        jobs.mine_pairs(job, *sides, 4, "ratio", retrieval, 1.04, False)
+        assert "2 pairs of a sentence and its copy" in capsys.readouterr().err
+        rows = (tmp_path / "out.tsv").read_text().splitlines()
+        pairs_of = {tuple(line.split("\t")) for line in rows}
+        assert not any(a == b for a, b in pairs_of)
+        assert {(f"a {n}", f"b {n}") for n in range(20) if n not in (7, 8)} <= pairs_of
+        if retrieval in ("forward", "max"):
+            assert {("name 7", "b 7"), ("größe 8", "b 8")} <= pairs_of
+    job = jobs.Job(reader, f"{tmp_path}/out.tsv", f"{tmp_path}/other", search)
+    for name, lines in (("a", source[:2]), ("b", target[1::-1])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(UserError, match="no pair has two different sentences; allowed"):
+        jobs.mine_pairs(job, *sides, 1, "absolute", "forward", None, True)
+
+
 def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
     for name in "ab":
         lines = [f"{name} {number}\n" for number in range(5)]

@@ -153,6 +153,9 @@ def mine_pairs(
 ) -> list[str]:
     """Mines translation pairs from two unaligned texts and writes them with scores.
 
+    A sentence and its copy in the other text are no pair, and no neighbours of each
+    other. A line on stderr counts the copies.
+
     Args:
         job: the shared settings.
         sources, targets: the files of the two texts, or folders, see `Job.side`.
@@ -172,18 +175,27 @@ def mine_pairs(
     sides = _two_sides(job, {"source": sources, "target": targets}, needed, k)
     searcher = job.searcher(sides)
     found = {side: searcher.find(side, k) for side in needed}
+    source, target = (text for text, _ in sides.values())
+    for side, both in (("source", (source, target)), ("target", (target, source))):
+        if side in found:
+            found[side].leave_out_equal(*both)
     if threshold is None:
         threshold = pairs_lib.THRESHOLDS[margin]
     mine = functools.partial(
         pairs_lib.mine, found.get("source"), found.get("target"), margin, retrieval
     )
     pairs = mine(threshold, one_to_one)
+    if copies := max(each.copies for each in found.values()):
+        print(
+            f"{counted(copies, 'pair')} of a sentence and its copy in the other text: "
+            "left out",
+            file=sys.stderr,
+        )
     if not len(pairs):
         highest = mine(one_to_one=False)["score"].max(initial=-np.inf)
         if np.isneginf(highest):
-            raise _no_pair(retrieval)
+            raise _no_pair(retrieval, copies)
         raise _none_reaches(threshold, highest, "score")
-    source, target = (text for text, _ in sides.values())
     with _output_and_scores(job.output) as (file, scores):
         for score, cosine in zip(pairs["score"], pairs["cosine"], strict=True):
             scores.write(f"{score:.6f}\t{cosine:.6f}\n")
@@ -235,8 +247,13 @@ def _two_sides(
     return sides
 
 
-def _no_pair(retrieval: str) -> UserError:
+def _no_pair(retrieval: str, copies: int) -> UserError:
     """The error if no pair exists, whatever the threshold."""
+    if copies:
+        return UserError(
+            "no pair has two different sentences; allowed: texts of two languages, or "
+            "a higher --neighbours"
+        )
     if retrieval == "intersection":
         return UserError(
             "--retrieval is intersection, and no pair is found in both directions; "

@@ -18,6 +18,7 @@ from cmlm.errors import UserError, advised
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
+from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import ShardedVectors, shard_path
 
 _ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
@@ -85,22 +86,42 @@ class NeighbourFiles:
         directory: the directory of the files.
         rows: the number of queries.
         block_rows: the number of queries in a file.
+
+    Attributes:
+        copies: the number of equal texts that `blocks` left out, see `leave_out_equal`.
     """
 
     def __init__(self, directory: str, rows: int, block_rows: int):
         self._directory = directory
         self._rows = rows
         self._block_rows = block_rows
+        self._texts: tuple[Texts, Texts] | None = None
+        self.copies = 0
 
     def __len__(self) -> int:
         return self._rows
 
+    def leave_out_equal(self, queries: Texts, pool: Texts) -> None:
+        """Makes neighbours with the text of their query missing neighbours."""
+        self._texts = queries, pool
+
     def blocks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yields (first query, cosines float32 [b, k], rows int64 [b, k])."""
+        """Yields (first query, cosines float32 [b, k], rows int64 [b, k]).
+
+        Missing neighbours have the cosine -inf and the row -1.
+        """
+        self.copies = 0
         for number, start in enumerate(range(0, self._rows, self._block_rows)):
             path = shard_path(self._directory, number)
             entries = storage.load(path)
-            yield start, np.array(entries["cosine"]), np.array(entries["row"])
+            cosines, rows = np.array(entries["cosine"]), np.array(entries["row"])
+            if self._texts:
+                queries, pool = self._texts
+                own = np.arange(start, start + len(rows))
+                equal = queries.equal(own, pool, rows)
+                cosines[equal], rows[equal] = -np.inf, -1
+                self.copies += int(equal.sum())
+            yield start, cosines, rows
 
     def means(self) -> Means:
         """Returns the mean cosine of each query with its neighbours."""

@@ -114,7 +114,8 @@ def _best(
         chosen = np.empty(len(rows), PAIR)
         chosen[x], chosen[y] = start + each, rows[each, best]
         chosen["score"], chosen["cosine"] = scores[each, best], cosines[each, best]
-        parts.append(chosen[(chosen[y] >= 0) & (chosen["score"] >= threshold)])
+        there = chosen["score"] > -np.inf
+        parts.append(chosen[there & (chosen["score"] >= threshold)])
     return np.concatenate(parts)
 
 

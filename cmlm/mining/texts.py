@@ -123,6 +123,27 @@ class Texts:
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
 
+    def equal(self, rows: np.ndarray, other: Texts, others: np.ndarray) -> np.ndarray:
+        """Compares texts with the texts of another object.
+
+        Args:
+            rows: the rows of texts, int64 [n].
+            other: the other texts.
+            others: rows of `other` for each text, int64 [n, k]; -1: none.
+
+        Returns:
+            bool [n, k].
+        """
+        starts, ends = self._offsets[rows], self._offsets[rows + 1]
+        their_starts, their_ends = other._offsets[others], other._offsets[others + 1]
+        same_length = (ends - starts)[:, np.newaxis] == their_ends - their_starts
+        equal = np.zeros(others.shape, bool)
+        for row, column in np.argwhere(same_length & (others >= 0)):
+            text = self._text[starts[row] : ends[row]]
+            its = slice(their_starts[row, column], their_ends[row, column])
+            equal[row, column] = text == other._text[its]
+        return equal
+
     def begins(self, digest: str, distinct: int) -> bool:
         """Whether some first lines have a hash, and a number of distinct lines."""
         own, seen = hashlib.blake2b(), 0
