@@ -15,7 +15,8 @@ from cmlm.data import batches, nli, pair_pipelines, streams
 from cmlm.data.corpus import Corpus
 from cmlm.data.nli import NliDataConfig
 from cmlm.errors import UserError
-from cmlm.objectives.nli import NliConfig, NliObjective
+from cmlm.modeling import layers
+from cmlm.objectives.nli import NliConfig, NliObjective, side_vectors
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training.validation import Validator
 
@@ -165,20 +166,38 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
 def check_validation(trainer, one_device, files):
     objective = trainer.objectives["nli"]
     config = objective.config
+    # A classifier of differences from the mean: after few steps, each language has
+    # nearly the same vectors.
+    batch = next(iter(objective.validation_dataset(tf.distribute.InputContext())))
+    features = layers.pair_features(
+        *(side_vectors(batch, side, objective.model.encoder, False) for side in SIDES)
+    )
+    kernel = np.random.default_rng(0).normal(0, 9, [features.shape[-1], 3])
+    bias = -np.mean(features, axis=(0, 1)) @ kernel
+    objective.classifier.set_weights([kernel, bias])
     metrics = trainer.evaluate(-1)
     pairs = {
         (a, b): metrics[f"nli/accuracy_{a}_{b}"] for a in LANGUAGES for b in LANGUAGES
     }
     apart = [accuracy for (a, b), accuracy in pairs.items() if a != b]
     assert metrics["nli/accuracy"] == pytest.approx(np.mean(apart))
+    scores = [
+        objective._scores(batch, training=False)
+        for batch in objective.validation_dataset(tf.distribute.InputContext())
+    ]
+    loss, right = (np.concatenate(rows).mean(axis=0) for rows in zip(*scores))
+    off_diagonal = loss[~np.eye(3, dtype=bool)]
+    assert metrics["nli/loss"] == pytest.approx(off_diagonal.mean(), rel=1e-4)
+    assert (right != right.T).any()
+    np.testing.assert_allclose([*pairs.values()], right.ravel(), rtol=1e-5)
     config.same_language = True
-    metrics = Validator(trainer.objectives, one_device).evaluate(["nli"])
+    metrics = Validator(trainer.objectives, one_device, 0, -1).evaluate(["nli"])
     assert metrics["nli/accuracy"] == pytest.approx(np.mean([*pairs.values()]))
 
     # Validation data of its own has its own languages.
     config.validation_data = f"de={files['de'][0]},fr={files['fr'][0]}"
     objective.data = config.load_data("-", False)
-    metrics = Validator(trainer.objectives, one_device).evaluate(["nli"])
+    metrics = Validator(trainer.objectives, one_device, 0, -1).evaluate(["nli"])
     pairs = {f"nli/accuracy_{a}_{b}" for a in ("de", "fr") for b in ("de", "fr")}
     assert metrics.keys() == {"nli/loss", "nli/accuracy", *pairs}
 
