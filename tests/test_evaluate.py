@@ -290,7 +290,7 @@ def test_a_deviation_over_runs_replaces_those_over_seeds():
         {"scores": {"mr": {"accuracy": value, "accuracy_std": 0.1}}, "averages": {}}
         for value in (80.0, 82.0, 87.0)
     ]
-    found = means.mean_of(runs)["scores"]["mr"]
+    found = means.mean_of(runs, ())["scores"]["mr"]
     # Mean 83; (9 + 1 + 16) / 2 = 13.
     assert found == {"accuracy": 83, "accuracy_std": pytest.approx(13**0.5)}
 
@@ -304,7 +304,7 @@ def test_the_mean_of_models_is_over_tasks_that_all_have():
     # "subj", which the second run could not be scored on, is in no average of both.
     assert [run["averages"]["senteval"] for run in runs] == [40, 30]
     for order in (runs, runs[::-1]):
-        found = means.mean_of(order)
+        found = means.mean_of(order, ())
         assert list(found["scores"]) == ["mr", "cr"]
         assert found["scores"]["cr"]["accuracy"] == 30
         assert found["averages"]["senteval"] == (15 + 30) / 2
@@ -315,7 +315,7 @@ def test_the_mean_of_models_is_over_metrics_that_all_have():
     fewer = {"mr": {"accuracy": 82.0}, "cr": {"macro_f1": 60.0}}
     runs = [{"scores": more}, {"scores": fewer}]
     for order in (runs, runs[::-1]):
-        found = means.mean_of(order)
+        found = means.mean_of(order, ())
         assert {task: list(of) for task, of in found["scores"].items()} == {
             "mr": ["accuracy", "accuracy_std"]
         }
@@ -328,7 +328,7 @@ def test_an_average_deviates_over_the_runs_by_its_own_values():
         {"scores": {"mr": {"accuracy": mr}, "cr": {"accuracy": cr}}}
         for mr, cr in ((80.0, 90.0), (84.0, 86.0), (82.0, 91.0))
     ]
-    found = means.mean_of(runs)
+    found = means.mean_of(runs, ())
     assert found["averages"]["senteval"] == 85.5
     # The averages 85, 85 and 86.5: (0.25 + 0.25 + 1) / 2 = 0.75.
     assert found["averages_std"]["senteval"] == pytest.approx(0.75**0.5)

@@ -153,7 +153,7 @@ def test_vectors_on_disk_are_those_of_the_store_at_length_1():
 
 def test_an_encoder_for_each_language():
     english, german = WordCounts(), WordCounts(dim=12)
-    with store.LanguageStores({"en": english, "de": german}) as vectors:
+    with store.LanguageStores({"en": english, "de": german}, False) as vectors:
         vectors.add(["a"])
         np.testing.assert_array_equal(vectors(["b"], "de"), WordCounts().encode(["b"]))
         assert (english.asked, german.asked, len(vectors)) == ([], ["b"], 1)
@@ -177,7 +177,7 @@ def test_a_store_that_cannot_open_closes_those_before_it(monkeypatch):
 
     monkeypatch.setattr(store, "Store", Second)
     with pytest.raises(UserError, match="the disk is full"):
-        store.LanguageStores({"en": WordCounts(), "de": WordCounts()})
+        store.LanguageStores({"en": WordCounts(), "de": WordCounts()}, False)
     assert opened[1:] == ["closed"]
 
 

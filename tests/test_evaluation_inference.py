@@ -109,7 +109,7 @@ def test_a_deviation_over_seeds_is_not_a_language(tmp_path):
     assert both["accuracy/de"] == pytest.approx(np.mean(values))
     assert both["accuracy_std/de"] == pytest.approx(np.std(values, ddof=1))
     model = {"scores": {"xnli": both}}
-    models = {"first": model, "mean": means.mean_of([model, model])}
+    models = {"first": model, "mean": means.mean_of([model, model], ())}
     about = results.describe(run.TaskData(tasks[0], data, {}))
     found = {"tasks": {"xnli": about}, "models": models, "groups": {}}
     whole, languages = tables.tables(found)

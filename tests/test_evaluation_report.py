@@ -136,7 +136,7 @@ def test_averages_are_the_papers():
         scores = {}
         for (task, metric), value in row.scores.items():
             scores.setdefault(task, {})[metric] = value
-        found = {item.group.name: item for item in averages.coverage(scores)}[group]
+        found = {item.group.name: item for item in averages.coverage(scores, ())}[group]
         assert not found.missing
         mean = np.mean(list(row.scores.values()))
         assert averages.of(scores)[group] == pytest.approx(mean)
@@ -174,7 +174,9 @@ def test_xeval_is_averaged_by_language_over_tasks():
     assert found["xeval/bg"] == pytest.approx(10 + 1)
     assert found["xeval"] == pytest.approx(70 + 1)
     del scores["xeval-mr"]["accuracy/bg"]
-    (item,) = [item for item in averages.coverage(scores) if item.group.name == "xeval"]
+    (item,) = [
+        item for item in averages.coverage(scores, ()) if item.group.name == "xeval"
+    ]
     assert item.missing == ("bg without xeval-mr",)
     assert averages.of(scores)["xeval"] == pytest.approx(70 + 14 / 15)
 
@@ -224,7 +226,7 @@ def test_an_average_over_fewer_languages_is_not_shown_beside_those_over_15():
         *("S1 (joint training)", "S2 (CMLM, then bitext)", "S3", "S3+NLI")
     }
     scores = full(lambda task, metric: 50.0)
-    (whole,) = (x for x in averages.coverage(scores) if x.group.name == "xeval")
+    (whole,) = (x for x in averages.coverage(scores, ()) if x.group.name == "xeval")
     groups = {"xeval": whole}
     table = tables.build("xeval", [], groups, {"own": scores}, [*rows.values()])
     shown = {name: numbers for name, _, numbers in table.rows}
@@ -438,7 +440,7 @@ def test_averages_have_lines_of_their_own_and_deviations():
     made = results()
     for model in made["models"].values():
         model["averages"] = averages.of(model["scores"])
-    both = mean_of([*made["models"].values()])
+    both = mean_of([*made["models"].values()], ())
     both["averages_std"]["sts"] = 0.25
     made["models"]["both"] = both
     file = io.StringIO(newline="")

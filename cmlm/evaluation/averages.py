@@ -97,7 +97,7 @@ def _scored(key: Key, scores: Scores) -> Key | None:
     return (alone, name) if part and name in scores.get(alone, {}) else None
 
 
-def coverage(scores: Scores, own: Sequence[Group] = ()) -> list[Coverage]:
+def coverage(scores: Scores, own: Sequence[Group]) -> list[Coverage]:
     """The groups with at least two parts in a model's scores; see `cover`.
 
     Args:

@@ -80,7 +80,7 @@ def rows(
 
 
 def mean_of(
-    models: Sequence[Mapping[str, Any]], own: Sequence[averages.Group] = ()
+    models: Sequence[Mapping[str, Any]], own: Sequence[averages.Group]
 ) -> dict[str, Any]:
     """The mean over runs of one recipe, with deviations.
 

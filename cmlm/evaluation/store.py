@@ -295,7 +295,7 @@ class LanguageStores:
         progress: show a bar on stderr while encoding.
     """
 
-    def __init__(self, encoders: Mapping[str, SentenceEncoder], progress: bool = False):
+    def __init__(self, encoders: Mapping[str, SentenceEncoder], progress: bool):
         with contextlib.ExitStack() as stack:
             self._stores = {
                 language: stack.enter_context(Store(encoder, progress=progress))
