@@ -142,7 +142,7 @@ def read_examples(paths: Sequence[str], maximum: int, seed: int) -> Examples:
     for path, size in zip(paths, sizes, strict=True):
         left = share * size if share < 1 else math.inf
         with files.open_text(path, raw_lines.MAX_BYTES) as lines:
-            for document in sources.LAYOUTS["lines"](lines, "", counts):
+            for document in sources.LAYOUTS["lines"](lines, counts):
                 text = "\n".join(document(counts))
                 n_read += 1
                 # Reservoir sampling.

@@ -72,14 +72,16 @@ def read(
             at the end, it is text of which more than a tenth of the lines, and more
             than ten, are not UTF-8 or have a NUL byte.
     """
+    reader = LAYOUTS[layout]
+    if layout in ("json", "csv"):
+        reader = functools.partial(reader, field=text_field)
     position = -1
     of_file: Counter = Counter()
     with _opened(path) as raw:
         unpacked = raw_lines.Unpacked(raw, path, None if part else progress)
         lines = _lines(unpacked, path, layout, of_file)
         try:
-            documents = LAYOUTS[layout](lines, text_field, of_file)
-            for position, document in enumerate(documents):
+            for position, document in enumerate(reader(lines, of_file)):
                 if position % parts == part:
                     yield position, _without_nul(document(counts), counts)
             damage = unpacked.damage

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from cmlm.preparation import raw_lines
-
 # As many records tell whether a file has a layout.
 _RECORDS_TO_TRY = 100
 # A document is a function that counts problems and returns its lines. If several
 # workers read one file, each worker builds only its own documents.
 Document = Callable[[Counter], list[str]]
-# From the lines of a file, the field of the text and the counts of the file.
-Reader = Callable[[raw_lines.Lines, str, Counter], Iterator[Document]]
+# From the lines of a file (`raw_lines.Lines`) and the counts of the file; `json` and
+# `csv` also take the `field` of the text.
+Reader = Callable[..., Iterator[Document]]
 
 
 class WrongFormat(Exception):

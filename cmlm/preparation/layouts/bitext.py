@@ -23,7 +23,7 @@ def _pairs(rows: Iterator[tuple[str, str]]) -> Iterator[Document]:
         yield as_it_is(block)
 
 
-def read_tsv(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
+def read_tsv(lines: raw_lines.Lines, counts: Counter) -> Iterator[Document]:
     """Reads lines of source, tab, target; further columns are dropped and counted.
 
     So are lines of four columns or more that begin with two addresses.
@@ -52,7 +52,7 @@ def read_tsv(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Docume
     yield from _pairs(rows())
 
 
-def read_gettext(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
+def read_gettext(lines: raw_lines.Lines, counts: Counter) -> Iterator[Document]:
     """Reads a .po or .mo catalogue: messages and translations, without fuzzy ones."""
     import polib
 

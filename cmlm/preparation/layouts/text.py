@@ -23,7 +23,7 @@ _DELIMITERS = ",;\t"
 
 
 def read_plain(
-    layout: str, lines: raw_lines.Lines, _: str, counts: Counter
+    layout: str, lines: raw_lines.Lines, counts: Counter
 ) -> Iterator[Document]:
     """Reads plain text of a layout of `sentences.paragraphs`."""
     document: list[str] = []
@@ -42,7 +42,7 @@ def read_plain(
 
 
 def read_json(
-    lines: raw_lines.Lines, field: str, counts: Counter
+    lines: raw_lines.Lines, counts: Counter, field: str
 ) -> Iterator[Document]:
     """Reads lines of JSON; the text of each is a document."""
     trial = Trial()
@@ -74,7 +74,7 @@ def _without_text(record: object, field: str) -> str:
     return f"has no text {field!r}; its fields: {names}"
 
 
-def read_csv(lines: raw_lines.Lines, field: str, counts: Counter) -> Iterator[Document]:
+def read_csv(lines: raw_lines.Lines, counts: Counter, field: str) -> Iterator[Document]:
     """Reads rows of cells behind a first line of names; each row is a document."""
     text = iter(lines)
     delimiter, names = _columns(next(text, ""), field)

@@ -14,7 +14,7 @@ from cmlm.preparation.layouts.base import Document, WrongFormat, nonempty
 _MAX_HEADER = 1 << 20
 
 
-def read(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
+def read(lines: raw_lines.Lines, counts: Counter) -> Iterator[Document]:
     """Reads the pages: a record of type `conversion` holds a page."""
     from warcio import archiveiterator, exceptions
 

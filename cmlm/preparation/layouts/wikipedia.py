@@ -17,7 +17,7 @@ _MAX_PAGE = 4 * raw_lines.MAX_BYTES
 _DOCTYPE = b"<!DOCTYPE"
 
 
-def read(lines: raw_lines.Lines, _: str, counts: Counter) -> Iterator[Document]:
+def read(lines: raw_lines.Lines, counts: Counter) -> Iterator[Document]:
     """Reads the prose of articles, without redirects."""
     import mwxml
 
