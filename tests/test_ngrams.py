@@ -20,7 +20,7 @@ from cmlm.ngram_lists import extraction, sorted_counts
 from cmlm.ngram_lists.extraction import NgramConfig
 from cmlm.ngram_lists.sorted_counts import SortedCounts
 from cmlm.ngram_lists.units import Units
-from cmlm.tokenization.rules import Rules
+from cmlm.tokenization.rules import UNCASED, Rules
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -65,13 +65,13 @@ def test_scores_are_those_of_the_definition(documents, paths, form):
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, form == "released")
     config = NgramConfig(form=form, longest=4, top=0, min_count=1, scope="corpus")
-    got = dict(extract(paths, Units(), config))
+    got = dict(extract(paths, Units(UNCASED), config))
     assert got == pytest.approx(whole)
 
     # Each document keeps its best, by the counts of the corpus or its own.
     for counts in choices.NGRAM_COUNTS:
         config = NgramConfig(form, counts, longest=4, top=7, min_count=1)
-        got = dict(extract(paths, Units(), config))
+        got = dict(extract(paths, Units(UNCASED), config))
         sure, possible = {}, {}
         for document in documents:
             own = oracles.ngram_scores(document, 4, form == "released")
@@ -105,12 +105,12 @@ def test_out_of_core_equals_in_memory(paths, counts, scope, top, monkeypatch):
     config = NgramConfig(
         counts=counts, scope=scope, top=top, min_count=1 + (counts == "corpus")
     )
-    want = list(extract(paths, Units(), config))
+    want = list(extract(paths, Units(UNCASED), config))
     assert want and [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
     # Runs of 5 entries, and so many of them that they are merged on the way.
     monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     small = NgramConfig(**{**vars(config), "max_entries": 5})
-    assert list(extract(paths, Units(), small)) == want
+    assert list(extract(paths, Units(UNCASED), small)) == want
 
 
 def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
@@ -120,7 +120,7 @@ def test_a_long_line_ends_where_the_training_cuts_it(tmp_path):
     path.write_text(line, encoding="utf-8")
     config = NgramConfig(counts="document", longest=2, top=0, min_count=1)
     (tmp_path / "marked").mkdir()
-    list(extract([str(path)], Units(), config, str(tmp_path / "marked")))
+    list(extract([str(path)], Units(UNCASED), config, str(tmp_path / "marked")))
     (marked,) = (tmp_path / "marked" / "long.txt").read_bytes().strip().splitlines()
     (read,) = streams.sentences(streams.Portion([str(path)]))
     kept = marked.split(b"\t")[0].decode()
@@ -135,7 +135,7 @@ def test_the_training_cuts_no_mark_of_a_long_line(tmp_path):
     (tmp_path / "marked").mkdir()
     config = NgramConfig(counts="document", longest=4, min_count=1)
     given, where = [str(tmp_path / "long.txt")], str(tmp_path / "marked")
-    listed = dict(extract(given, Units(), config, where))
+    listed = dict(extract(given, Units(UNCASED), config, where))
     text = streams.Portion([str(tmp_path / "marked" / "long.txt")])
     (line,) = streams.sentences(text).as_numpy_iterator()
     sentence, *marks = line.decode().split(ngram_files.MARK)
@@ -152,7 +152,7 @@ def test_sentences_are_marked_with_the_list_of_their_document(
 ):
     config = NgramConfig(counts=counts, scope=scope, longest=4, top=5, min_count=1)
     (tmp_path / "marked").mkdir()
-    found = extract(paths, Units(), config, str(tmp_path / "marked"))
+    found = extract(paths, Units(UNCASED), config, str(tmp_path / "marked"))
     listed = set(dict(found))
     together = [sentence for document in documents for sentence in document]
     whole = oracles.ngram_scores(together, 4, False)
@@ -188,11 +188,11 @@ def test_the_default_drops_rare_n_grams(tmp_path):
     path = tmp_path / "a.txt"
     city, seven = "new york is big", "one two three four five six seven"
     path.write_text(f"{city}\n" * 20 + f"{seven}\n" * 19)
-    found = dict(extract([str(path)], Units(), NgramConfig()))
+    found = dict(extract([str(path)], Units(UNCASED), NgramConfig()))
     assert city in found and not any("two" in ngram for ngram in found)
     # And those of more than six words.
     path.write_text(f"{seven}\n" * 20)
-    found = dict(extract([str(path)], Units(), NgramConfig()))
+    found = dict(extract([str(path)], Units(UNCASED), NgramConfig()))
     assert max(len(ngram.split()) for ngram in found) == 6
 
 
@@ -228,10 +228,10 @@ def test_a_corpus_is_read_in_parts_of_any_document(paths, tmp_path, scope, monke
     """The borders of documents matter only if each document has its list."""
     config = NgramConfig(scope=scope, top=20, min_count=2)
     (tmp_path / "marked").mkdir()
-    want = dict(extract(paths, Units(), config, str(tmp_path / "marked")))
+    want = dict(extract(paths, Units(UNCASED), config, str(tmp_path / "marked")))
     marked = (tmp_path / "marked" / "0.txt").read_text()
     monkeypatch.setattr(line_files, "LINES_PER_CHUNK", 4)
-    totals, units = collections.Counter(), Units()
+    totals, units = collections.Counter(), Units(UNCASED)
     read = [*extraction._documents(paths, units, totals, scope)]
     assert totals["documents"] == 6
     longest = max(len(document.lines) for document in read)
@@ -245,25 +245,25 @@ def test_a_corpus_is_read_in_parts_of_any_document(paths, tmp_path, scope, monke
 
 def test_words_that_like_each_other_come_first(paths):
     config = NgramConfig(scope="corpus", top=1, min_count=5)
-    assert dict(extract(paths, Units(), config)).keys() == {"new york city"}
+    assert dict(extract(paths, Units(UNCASED), config)).keys() == {"new york city"}
     # Undivided and of counts, the released score falls with every word.
     config = NgramConfig(form="released", scope="corpus", top=1, min_count=5)
-    (ngram,) = dict(extract(paths, Units(), config))
+    (ngram,) = dict(extract(paths, Units(UNCASED), config))
     assert len(ngram.split()) == 2
     with pytest.raises(UserError, match="no n-gram is left"):
         config = NgramConfig(threshold=99.0, min_count=1)
-        ngram_files.write(extract(paths, Units(), config), paths[0] + ".tsv")
+        ngram_files.write(extract(paths, Units(UNCASED), config), paths[0] + ".tsv")
     assert not Path(paths[0] + ".tsv").exists()
 
 
 def test_the_threshold_is_the_lowest_score_that_stays(paths):
     config = NgramConfig(scope="corpus", top=0, min_count=1)
-    scored = dict(extract(paths, Units(), config))
+    scored = dict(extract(paths, Units(UNCASED), config))
     lowest = sorted(scores := scored.values())[len(scored) // 2]
     want = {ngram: value for ngram, value in scored.items() if value >= lowest}
     assert min(want.values()) == lowest < max(scores) and len(want) < len(scored)
     at_least = NgramConfig(scope="corpus", top=0, min_count=1, threshold=lowest)
-    assert dict(extract(paths, Units(), at_least)) == want
+    assert dict(extract(paths, Units(UNCASED), at_least)) == want
 
 
 def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_path):
@@ -273,7 +273,7 @@ def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_pa
     extraction.check_names(given)
     (tmp_path / "marked").mkdir()
     config = NgramConfig(counts="document", min_count=1)
-    list(extract(given, Units(), config, str(tmp_path / "marked")))
+    list(extract(given, Units(UNCASED), config, str(tmp_path / "marked")))
     want = (tmp_path / "marked" / "0.txt").read_bytes()
     names = sorted(path.name for path in (tmp_path / "marked").iterdir())
     assert names == ["0.txt", "1.txt", "a.txt.gz", "b.txt.gz"]
@@ -288,12 +288,12 @@ def test_a_marked_text_is_packed_by_gzip_and_has_a_name_of_its_own(paths, tmp_pa
 
 
 def test_units_do_not_cross_punctuation():
-    (runs,) = Units().split(['Caf\u00e9s, "New York" -- don\'t 3.5'])
+    (runs,) = Units(UNCASED).split(['Caf\u00e9s, "New York" -- don\'t 3.5'])
     assert runs == [["cafes"], ["new", "york"], ["don"], ["t", "3"], ["5"]]
     assert Units(Rules(lower_case=False)).split(["New York"]) == [[["New", "York"]]]
     # Chinese characters are words; Thai has none without pieces.
-    assert Units().split(["\u4e1c\u4eac\u3002"]) == [[["\u4e1c", "\u4eac"]]]
-    assert Units().split(["", " "]) == [[], []]
+    assert Units(UNCASED).split(["\u4e1c\u4eac\u3002"]) == [[["\u4e1c", "\u4eac"]]]
+    assert Units(UNCASED).split(["", " "]) == [[], []]
 
 
 def test_pieces_of_a_language_without_spaces(tmp_path):
@@ -301,7 +301,7 @@ def test_pieces_of_a_language_without_spaces(tmp_path):
     tokenizer = word_piece(tmp_path, pieces)
     text = tmp_path / "a.txt"
     text.write_text("\u0e01\u0e32\u0e23 x q\n\u0e01\u0e32\n")
-    units = Units(tokenizer=tokenizer)
+    units = Units(UNCASED, tokenizer)
     assert units.split(["\u0e01\u0e32\u0e23 q x"]) == [[pieces[:3], ["x"]]]
     found = dict(extract([str(text)], units, NgramConfig(min_count=1)))
     assert "\u0e01 ##\u0e32 ##\u0e23" in found

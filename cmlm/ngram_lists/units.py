@@ -9,7 +9,7 @@ import unicodedata
 import tensorflow as tf
 
 from cmlm.tokenization.base import Tokenizer
-from cmlm.tokenization.rules import JOINER, UNCASED, Rules
+from cmlm.tokenization.rules import JOINER, Rules
 from cmlm.tokenization.word_pieces import WordSplitter
 
 
@@ -25,7 +25,7 @@ class Units:
         tokenizer: if given, the units are the pieces of its vocabulary, not words.
     """
 
-    def __init__(self, rules: Rules = UNCASED, tokenizer: Tokenizer | None = None):
+    def __init__(self, rules: Rules, tokenizer: Tokenizer | None = None):
         self._tokenizer = tokenizer
         self._splitter = WordSplitter(rules)
 
