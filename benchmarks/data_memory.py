@@ -51,6 +51,7 @@ def measure(files: list[str], vocab_file: str) -> dict[str, float]:
                     skip_batches=skip_batches,
                 ),
                 masking.MaskingConfig(),
+                passages=False,
             )
         )
 

@@ -58,7 +58,8 @@ def build(data, make="conditional_pairs", *, masking=None, batch_size=8, **kwarg
         corpus,
         **{"batch_size": batch_size, "part": "train", **kwargs},
     )
-    return getattr(masked_pipelines, make)(feed, masking or MaskingConfig())
+    masking = masking or MaskingConfig()
+    return getattr(masked_pipelines, make)(feed, masking, passages=False)
 
 
 def take(dataset, n):

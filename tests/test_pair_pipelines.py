@@ -394,7 +394,7 @@ def test_an_epoch_has_every_example_once(
         if make == "copies":
             return pair_pipelines.copies(changed, SpanConfig(length=0), 0.0)
         return masked_pipelines.masked_texts(
-            changed, MaskingConfig(mask_token_share=0.0, random_token_share=0.0)
+            changed, MaskingConfig(mask_token_share=0.0, random_token_share=0.0), False
         )
 
     key = "source_word_ids" if make == "copies" else "input_word_ids"

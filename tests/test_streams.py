@@ -10,7 +10,7 @@ from texts import make_corpus, neighbours, write, write_lines
 
 from cmlm import cli
 from cmlm.data import line_files, streams
-from cmlm.data import passages as passages_lib
+from cmlm.data.passages import Passages
 from cmlm.data.streams import Portion
 
 pytestmark = pytest.mark.usefixtures("unconverted")
@@ -72,21 +72,21 @@ def test_passages_are_consecutive_sentences(tmp_path, monkeypatch, n_tokens, chu
     def words(lines):
         return tf.strings.split(lines).row_lengths()
 
-    settings = {"count_tokens": words, "n_tokens": n_tokens}
-    dataset = passages_lib.passages(Portion(paths), **settings)
+    passages = Passages(words, n_tokens)
+    dataset = passages.alone(Portion(paths))
     found = [passage.decode() for passage in dataset.as_numpy_iterator()]
     assert sorted(found) == sorted(itertools.chain.from_iterable(expected))
-    pairs = passages_lib.passage_pairs(Portion(paths), **settings).as_numpy_iterator()
+    pairs = passages.pairs(Portion(paths)).as_numpy_iterator()
     decoded = [(first.decode(), second.decode()) for first, second in pairs]
     assert sorted(decoded) == sorted(neighbours(expected))
-    starts = [*passages_lib.passage_starts(Portion(paths), **settings)]
+    starts = [*passages.starts(Portion(paths))]
     assert sum(map(bool, starts)) == len(documents)
     assert len(starts) == len(found)
     # No passage contains text of both parts.
     text = "\n".join(" ".join(lines) for lines in documents)
     parts = []
     for part in ("train", "validation"):
-        dataset = passages_lib.passages(Portion(paths, part, 0.2), **settings)
+        dataset = passages.alone(Portion(paths, part, 0.2))
         parts.append([passage.decode() for passage in dataset.as_numpy_iterator()])
     assert all(passage in text for part in parts for passage in part)
     assert sum(len(" ".join(part).split()) for part in parts) == len(text.split())

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from cmlm.data import bitext, features, ngram_table, removable_spans, streams
-from cmlm.data import passages as passages_lib
 from cmlm.data.batches import Feed, batches
 from cmlm.data.masking import MaskingConfig
+from cmlm.data.passages import Passages
 from cmlm.errors import UserError
 
 # Passages of each language to inspect for documents that give no pair.
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def conditional_pairs(
-    feed: Feed, masking_config: MaskingConfig, passages: bool = False
+    feed: Feed, masking_config: MaskingConfig, passages: bool
 ) -> tf.data.Dataset:
     """Returns batches of pairs of consecutive texts, the second of each pair masked.
 
@@ -58,16 +57,14 @@ def conditional_pairs(
 
     source = streams.sentence_pairs
     if passages:
-        source = functools.partial(
-            passages_lib.passage_pairs, **_passage_settings(feed)
-        )
+        source = _passages(feed).pairs
         if feed.is_training and not feed.unbatched:
             _report_passages(feed)
     return batches(source, to_features, feed)
 
 
 def masked_texts(
-    feed: Feed, masking_config: MaskingConfig, passages: bool = False
+    feed: Feed, masking_config: MaskingConfig, passages: bool
 ) -> tf.data.Dataset:
     """Returns batches of single masked texts.
 
@@ -87,7 +84,7 @@ def masked_texts(
 
     source = streams.sentences
     if passages:
-        source = functools.partial(passages_lib.passages, **_passage_settings(feed))
+        source = _passages(feed).alone
     return batches(streams.as_tuples(source), to_features, feed)
 
 
@@ -97,12 +94,9 @@ def _tosses(shape, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.random.stateless_uniform(shape, own) < 0.5, rest
 
 
-def _passage_settings(feed: Feed) -> dict[str, Any]:
-    """Returns settings of passages that leave room for [CLS] and [SEP]."""
-    return {
-        "count_tokens": feed.tokenizer.count,
-        "n_tokens": feed.config.seq_length - 2,
-    }
+def _passages(feed: Feed) -> Passages:
+    """The passages of a text, which leave room for [CLS] and [SEP]."""
+    return Passages(feed.tokenizer.count, feed.config.seq_length - 2)
 
 
 def _report_passages(feed: Feed) -> None:
@@ -112,9 +106,7 @@ def _report_passages(feed: Feed) -> None:
         UserError: every document of a language fits into one passage.
     """
     for language, files in feed.corpus.files.items():
-        starts = passages_lib.passage_starts(
-            feed.portion(language), **_passage_settings(feed)
-        )
+        starts = _passages(feed).starts(feed.portion(language))
         opens = np.array([*starts.take(_LOOKED_AT).as_numpy_iterator()], bool)
         # Rarely more than a look: only if all of the first documents are short.
         rest = starts.skip(_LOOKED_AT).filter(tf.math.logical_not).take(1)

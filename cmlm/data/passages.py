@@ -5,6 +5,7 @@ A passage is consecutive sentences of one document, joined until they fill a seq
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,60 +15,46 @@ import tensorflow as tf
 from cmlm.data import line_files, streams
 
 
-def passages(
-    portion: streams.Portion,
-    *,
-    count_tokens: Callable[[tf.Tensor], tf.Tensor],
-    n_tokens: int,
-) -> tf.data.Dataset:
-    """Returns passages: consecutive sentences of a document, joined by spaces.
+@dataclasses.dataclass(frozen=True)
+class Passages:
+    """Passages: consecutive sentences of a document, joined by spaces.
 
     A document is divided into steps of `n_tokens` tokens, and a passage holds the
     sentences that begin within one step. A passage is therefore longer or shorter than
     a step by up to a sentence, and a document's last passage may be short. A held-out
     block divides a document in two.
 
-    Args:
-        portion: the text to read.
+    Attributes:
         count_tokens: string [n] -> int [n], the tokens of each sentence.
         n_tokens: length of a step.
-
-    Returns:
-        Dataset of string [].
     """
-    reader = _passage_reader(_passages_alone, count_tokens, n_tokens)
-    return streams.read_files(portion, reader)
 
+    count_tokens: Callable[[tf.Tensor], tf.Tensor]
+    n_tokens: int
 
-def passage_pairs(
-    portion: streams.Portion,
-    *,
-    count_tokens: Callable[[tf.Tensor], tf.Tensor],
-    n_tokens: int,
-) -> tf.data.Dataset:
-    """Returns all pairs of consecutive passages of one document.
+    def alone(self, portion: streams.Portion) -> tf.data.Dataset:
+        """Returns the passages of a text: string []."""
+        reader = _passage_reader(_passages_alone, self.count_tokens, self.n_tokens)
+        return streams.read_files(portion, reader)
 
-    A document that fits into one passage gives no pair. Args: see `passages`.
+    def pairs(self, portion: streams.Portion) -> tf.data.Dataset:
+        """Returns all pairs of consecutive passages of one document.
 
-    Returns:
-        Dataset of (string [], string []).
-    """
-    reader = _passage_reader(_passages_joined, count_tokens, n_tokens)
-    return streams.read_files(portion, reader)
+        A document that fits into one passage gives no pair.
 
+        Returns:
+            Dataset of (string [], string []).
+        """
+        reader = _passage_reader(_passages_joined, self.count_tokens, self.n_tokens)
+        return streams.read_files(portion, reader)
 
-def passage_starts(
-    portion: streams.Portion,
-    *,
-    count_tokens: Callable[[tf.Tensor], tf.Tensor],
-    n_tokens: int,
-) -> tf.data.Dataset:
-    """Tells which passages open a document: bool [], file by file."""
-    reader = _passage_reader(_passage_opens, count_tokens, n_tokens)
-    buckets = portion.buckets
-    return line_files.named(portion.files).flat_map(
-        lambda *file: reader(*file, buckets)
-    )
+    def starts(self, portion: streams.Portion) -> tf.data.Dataset:
+        """Tells which passages open a document: bool [], file by file."""
+        reader = _passage_reader(_passage_opens, self.count_tokens, self.n_tokens)
+        buckets = portion.buckets
+        return line_files.named(portion.files).flat_map(
+            lambda *file: reader(*file, buckets)
+        )
 
 
 def _passages_alone(passages, previous, joined):
@@ -103,7 +90,7 @@ def _join_passages(chunks, count_tokens, n_tokens) -> tf.data.Dataset:
 
     Args:
         chunks: from `streams.read_chunks`.
-        count_tokens, n_tokens: see `passages`.
+        count_tokens, n_tokens: see `Passages`.
 
     Returns:
         Dataset of tuples, one a chunk: `passages` string [n]; `previous` string [n],
@@ -149,7 +136,7 @@ def _join_chunk(before: _OpenPassage, lines, joined, count_tokens, n_tokens):
         before: the state before the chunk.
         lines: string [sentences].
         joined: bool [sentences], whether each sentence continues the run before it.
-        count_tokens, n_tokens: see `passages`.
+        count_tokens, n_tokens: see `Passages`.
 
     Returns:
         The state behind the chunk, and the element of `_join_passages`.
