@@ -112,7 +112,7 @@ class C4(Step):
         return reason or document._replace(lines=lines)
 
 
-class Lines(Step):
+class CleanLines(Step):
     """Keeps the lines of each document that have no fault.
 
     Args:
@@ -260,11 +260,11 @@ def chosen(settings: Settings) -> list[Step]:
     """The steps that the settings choose, in order."""
     found: list[Step] = []
     if settings.is_bitext:
-        found.append(Lines("pairs", filters.pair_fault))
+        found.append(CleanLines("pairs", filters.pair_fault))
     if "c4" in settings.steps:
         found.append(C4())
     if "length" in settings.steps:
-        found.append(Lines("length", filters.length_fault))
+        found.append(CleanLines("length", filters.length_fault))
     if "language" in settings.steps:
         found.append(Language(settings.languages))
     if settings.quality_model:
