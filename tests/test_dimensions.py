@@ -108,17 +108,17 @@ def test_other_forms_of_the_weights_keep_the_dimensions(
     model_dirs.assert_same(all_of_them.encode(TEXTS), whole, 1e-5)
     config = toys.run_config("corpus.txt")
     config.init_checkpoint = source
-    warm_start.adopt_for_run(config, (), None)
+    warm_start.adopt_for_run(config, (), None, None)
     assert config.model.dimensions == DIM
     config.model.dimensions = 3
-    warm_start.adopt_for_run(config, {"model.dimensions"}, None)
+    warm_start.adopt_for_run(config, {"model.dimensions"}, None, None)
     assert config.model.dimensions == 3
 
 
 def test_a_run_keeps_the_dimensions_of_the_run_it_starts_from(exported):
     config = toys.run_config("corpus.txt")
     config.init_checkpoint = exported.source
-    warm_start.adopt_for_run(config, (), None)
+    warm_start.adopt_for_run(config, (), None, None)
     assert config.model.dimensions == DIM
 
 

@@ -384,7 +384,9 @@ def test_best_is_chosen_anew_on_other_data(finished, tmp_path, caplog):
 
     def best(chosen_on):
         trainer = finished.run.trainer
-        return checkpoints.BestCheckpoint(directory, settings, trainer, chosen_on)
+        return checkpoints.BestCheckpoint(
+            directory, settings, trainer, chosen_on, chooses=True
+        )
 
     # A later version may describe more; an earlier one has described nothing.
     assert not best(data | {"more": 1}).offer(worse)

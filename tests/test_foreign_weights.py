@@ -1263,7 +1263,7 @@ def test_an_original_checkpoint_gives_its_first_components(original, tmp_path):
         opening.open_encoder(str(original), Reading(dimensions=17))
     config = toys.run_config("corpus.txt", **{"model.dimensions": 5})
     config.init_checkpoint = str(original)
-    warm_start.adopt_for_run(config, {"model.dimensions"}, None)
+    warm_start.adopt_for_run(config, {"model.dimensions"}, None, None)
     assert (config.model.dimensions, config.model.hidden_size) == (5, HIDDEN)
 
 
@@ -1610,7 +1610,7 @@ def run_settings(tmp_path, folder, more=()):
     config.task.cmlm.train_data.input_path = text
     config.init_checkpoint = str(folder)
     begun = model_dir.begun_config(str(tmp_path / "run"))
-    warm_start.adopt_for_run(config, given, begun)
+    warm_start.adopt_for_run(config, given, begun, str(tmp_path / "run"))
     config.validate()
     return config
 
@@ -1621,7 +1621,7 @@ def test_a_run_starts_with_the_form_of_the_run_that_it_starts_from(tmp_path):
     settings = form | model_dirs.MASKED_LM
     source = model_dirs.write(tmp_path / "source", **settings)
     config = toys.run_config("text.txt", init_checkpoint=source)
-    warm_start.adopt_for_run(config, (), None)
+    warm_start.adopt_for_run(config, (), None, None)
     assert config.model.embedding_size == 6
     assert config.model.relative_positions
 
@@ -1649,11 +1649,11 @@ def test_a_run_has_the_shape_of_the_run_that_it_starts_from(source, setting, sai
     config, given = loading.load_given("labse/dual_encoder", (), [setting])
     config.init_checkpoint = source
     if said is None:
-        warm_start.adopt_for_run(config, given, None)
+        warm_start.adopt_for_run(config, given, None, None)
         assert config.model.intermediate_size == toys.encoder_config().intermediate_size
         return
     with pytest.raises(UserError, match=re.escape(said.format(source))):
-        warm_start.adopt_for_run(config, given, None)
+        warm_start.adopt_for_run(config, given, None, None)
 
 
 @pytest.mark.usefixtures("eager")
@@ -1760,7 +1760,8 @@ def test_a_run_killed_before_its_first_checkpoint_keeps_the_vocabulary(tmp_path,
         text = toys.write_corpus(tmp_path / "text.txt")
         values = {"init_checkpoint": str(source), "vocabulary.max_unknown_share": 1}
         config = toys.run_config(text, **values)
-        warm_start.adopt_for_run(config, (), model_dir.begun_config(directory))
+        begun = model_dir.begun_config(directory)
+        warm_start.adopt_for_run(config, (), begun, directory)
         build(Stage(config, directory))
         assert vocabulary_file.same(f"{directory}/vocab.txt", f"{source}/vocab.txt")
 

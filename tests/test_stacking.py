@@ -176,18 +176,18 @@ def test_a_stage_owes_its_validation_until_the_next_one_begins(text, tmp_path):
         manager.save(checkpoint_number=step)
 
     save(first, 1)
-    assert stages.count_done(planned) == 0
+    assert stages.count_done(planned, validates=True) == 0
     # Unless the command does not validate, or nothing is held out.
     assert stages.count_done(planned, validates=False) == 1
     first.config.task.cmlm.train_data.hold_out_fraction = 0.0
-    assert stages.count_done(planned) == 1
+    assert stages.count_done(planned, validates=True) == 1
     first.config.task.cmlm.train_data.hold_out_fraction = 0.1
     metrics = Path(first.directory) / model_dir.METRICS
     metrics.write_text('{"step": 1, "validation/cmlm/loss": 2.0}\n')
-    assert stages.count_done(planned) == 1
+    assert stages.count_done(planned, validates=True) == 1
     metrics.unlink()
     save(last, 1)
-    assert stages.count_done(planned) == 1
+    assert stages.count_done(planned, validates=True) == 1
 
 
 def test_the_start_of_a_stage_is_known_without_its_checkpoints(text, tmp_path):

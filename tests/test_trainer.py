@@ -452,7 +452,7 @@ def test_a_value_that_is_not_finite_is_never_the_best(one_device, batches, tmp_p
     settings = experiment.TrainerConfig(
         best_checkpoint_metric="cmlm/loss", best_checkpoint_comparison="lower"
     )
-    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
+    best = BestCheckpoint(str(tmp_path), settings, trainer, {}, True)
     kept = [best.offer({"cmlm/loss": loss}) for loss in (np.nan, 3.0, np.inf, 5.0, 2.0)]
     assert [bool(remark) for remark in kept] == [False, True, False, False, True]
     # As float32, 0.1 is a little larger.
@@ -511,7 +511,7 @@ def test_the_best_value_is_of_this_run_and_this_metric(
         settings = experiment.TrainerConfig(
             best_checkpoint_metric=name, best_checkpoint_comparison=comparison
         )
-        best = BestCheckpoint(str(tmp_path), settings, trainer, {})
+        best = BestCheckpoint(str(tmp_path), settings, trainer, {}, True)
         return best.offer({name: value})
 
     assert offer("cmlm/loss", "lower", 3.0)
@@ -530,7 +530,7 @@ def test_the_best_of_a_run_that_was_deleted_does_not_count(
 
     def start(step: int) -> tuple[BestCheckpoint, metrics_log.MetricsLog]:
         trainer.optimizer.iterations.assign(step)
-        best = BestCheckpoint(str(tmp_path), settings, trainer, {})
+        best = BestCheckpoint(str(tmp_path), settings, trainer, {}, True)
         return best, metrics_log.MetricsLog(str(tmp_path), step)
 
     best, log = start(0)
@@ -563,7 +563,7 @@ def test_a_best_checkpoint_without_its_metric_counts(one_device, batches, tmp_pa
     folder = str(tmp_path / model_dir.BEST)
     tf.train.CheckpointManager(stored, folder, 1).save(checkpoint_number=1)
     trainer.optimizer.iterations.assign(2)
-    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
+    best = BestCheckpoint(str(tmp_path), settings, trainer, {}, True)
     assert not best.offer({"cmlm/loss": 4.0}) and best.offer({"cmlm/loss": 2.0})
 
 
@@ -571,11 +571,11 @@ def test_a_truncated_best_checkpoint_is_named(one_device, batches, tmp_path):
     trainer = build(one_device, batches)
     settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/loss")
     trainer.optimizer.iterations.assign(1)
-    BestCheckpoint(str(tmp_path), settings, trainer, {}).offer({"cmlm/loss": 1.0})
+    BestCheckpoint(str(tmp_path), settings, trainer, {}, True).offer({"cmlm/loss": 1.0})
     (data,) = (tmp_path / model_dir.BEST).glob("*.data-*")
     data.write_bytes(data.read_bytes()[:9])
     with pytest.raises(UserError, match=r"best/ckpt-1 is damaged, or .*") as caught:
-        BestCheckpoint(str(tmp_path), settings, trainer, {})
+        BestCheckpoint(str(tmp_path), settings, trainer, {}, True)
     assert "\n" not in str(caught.value)
 
 
@@ -583,7 +583,7 @@ def test_a_best_metric_that_validation_lacks_is_said(one_device, batches, tmp_pa
     """It is misspelt, or nothing is held out that it could measure."""
     trainer = build(one_device, batches)
     settings = experiment.TrainerConfig(best_checkpoint_metric="cmlm/los")
-    best = BestCheckpoint(str(tmp_path), settings, trainer, {})
+    best = BestCheckpoint(str(tmp_path), settings, trainer, {}, True)
     said = "  (this validation has not measured cmlm/los: best/ stays)"
     assert best.offer({"cmlm/loss": 1.0}) == said
     assert best.offer({"stsb-dev/spearman": 1.0}) == ""
@@ -618,7 +618,7 @@ def test_micro_batches_change_no_validation(one_device, name, size):
     made = [batches.get(name, toys.pair_batch)(8)]
     trainer = build(one_device, made, (name,))
     want = trainer.evaluate(-1)
-    got = Validator(trainer.objectives, one_device, size).evaluate([name])
+    got = Validator(trainer.objectives, one_device, size, -1).evaluate([name])
     assert got.keys() == want.keys()
     for key in want:
         # Which sentence is whose wrong neighbour depends on the micro-batch.
@@ -638,7 +638,7 @@ def test_the_program_of_a_tpu_does_not_grow_with_its_micro_batches(one_device, n
     want = trainer.validator._metrics(objective, batch)
     nodes = set()
     for size in (4, 2):
-        validator = Validator(trainer.objectives, one_device, size)
+        validator = Validator(trainer.objectives, one_device, size, -1)
         metrics = tf.function(validator._metrics, autograph=False)
         graph = metrics.get_concrete_function(objective, batch).graph.as_graph_def()
         bodies = [graph.node, *(f.node_def for f in graph.library.function)]
@@ -659,7 +659,7 @@ def test_validation_holds_a_micro_batch_at_a_time(one_device, batches):
     rows = []
     for objective in trainer.objectives.values():
         objective.evaluate = _noting_rows(objective.evaluate, rows)
-    Validator(trainer.objectives, one_device, 4).evaluate(["cmlm", "mlm"], 1)
+    Validator(trainer.objectives, one_device, 4, -1).evaluate(["cmlm", "mlm"], 1)
     assert set(rows) == {4}
 
 
@@ -705,7 +705,7 @@ def test_held_out_text_that_fills_no_batch_is_named(
 def test_validation_takes_so_many_examples(one_device, batches, examples, steps, taken):
     """Of 3 batches of 8, twice; steps are batches, and win."""
     trainer = build(one_device, batches)
-    validator = Validator(trainer.objectives, one_device, examples=examples)
+    validator = Validator(trainer.objectives, one_device, 0, examples)
     metrics, real_next = [], validator._next
 
     def noting(*arguments):

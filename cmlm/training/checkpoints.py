@@ -109,7 +109,7 @@ class BestCheckpoint:
         settings: experiment.TrainerConfig,
         trainer: Trainer,
         chosen_on: Mapping[str, Any],
-        chooses: bool = True,
+        chooses: bool,
     ):
         self._trainer = trainer
         self._metric = settings.best_checkpoint_metric

@@ -44,7 +44,7 @@ class Stage:
         return self.whole or self.directory
 
 
-def count_done(planned: Sequence[Stage], validates: bool = True) -> int:
+def count_done(planned: Sequence[Stage], validates: bool) -> int:
     """Returns the number of stages that are done, the first ones of a plan.
 
     A stage is done if it has a checkpoint and a validation of its last step, or a later

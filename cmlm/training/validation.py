@@ -40,8 +40,8 @@ class Validator:
         self,
         objectives: Mapping[str, Objective],
         strategy: tf.distribute.Strategy,
-        micro_batch_size: int = 0,
-        examples: int = -1,
+        micro_batch_size: int,
+        examples: int,
     ):
         self._objectives = objectives
         self._strategy = strategy

@@ -43,7 +43,7 @@ def adopt_for_run(
     config: experiment.ExperimentConfig,
     given: Collection[str],
     begun: experiment.ExperimentConfig | None,
-    directory: str | None = None,
+    directory: str | None,
 ) -> None:
     """Takes over the shape of `init_checkpoint`, and a foreign vocabulary's rules.
 
