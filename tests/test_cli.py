@@ -359,6 +359,11 @@ def test_quiet_imports_drop_noise_unless_asked_for_it(run):
     assert run(f"--body={NOISE}", TF_CPP_MIN_LOG_LEVEL="0").stderr == "noise\n"
 
 
+def test_quiet_imports_need_no_folder_to_write(run):
+    body = "import tempfile\ntempfile._get_default_tempdir = None\n" + NOISE
+    assert run(f"--body={body}").stderr == ""
+
+
 def test_quiet_imports_give_everything_back_when_the_import_fails(run):
     result = run(f"--body={NOISE}; import nothing_of_that_name")
     assert result.stderr.startswith("noise\n")

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import BinaryIO
 
 from cmlm.common import machine
 from cmlm.errors import UserError
@@ -41,6 +42,13 @@ def prepare() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
+def _captured() -> BinaryIO:
+    """A file without a name; on Linux in memory, as no folder may be writable."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stderr"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 @contextlib.contextmanager
 def dropped() -> Iterator[None]:
     """Drops everything that is written to stderr in the body, warnings too.
@@ -59,7 +67,7 @@ def dropped() -> Iterator[None]:
     sys.stderr.flush()
     terminal = os.dup(2)
     had_faulthandler = faulthandler.is_enabled()
-    with tempfile.TemporaryFile() as captured:
+    with _captured() as captured:
         os.dup2(captured.fileno(), 2)
         # The trace of a crash in native code must not go to the captured file.
         faulthandler.enable(terminal)
