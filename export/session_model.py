@@ -23,7 +23,8 @@ class SessionModel:
         path: the folder of a version.
 
     Attributes:
-        signatures: TensorFlow's SignatureDef of each signature.
+        signatures: TensorFlow's SignatureDef of each signature with inputs; an
+            operation that initialises the model has none.
     """
 
     def __init__(self, path: str):
@@ -32,7 +33,11 @@ class SessionModel:
         self._session = tf.compat.v1.Session(graph=tf.Graph(), config=settings)
         with self._session.graph.as_default():
             meta_graph = tf.compat.v1.saved_model.load(self._session, ["serve"], path)
-        self.signatures = meta_graph.signature_def
+        self.signatures = {
+            name: signature
+            for name, signature in meta_graph.signature_def.items()
+            if signature.inputs
+        }
 
     def predict(self, name: str, inputs: dict) -> dict[str, np.ndarray]:
         """Runs a signature; several threads may run at once.

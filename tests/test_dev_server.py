@@ -61,6 +61,7 @@ def test_state_and_signatures(server):
     code, answer = ask(f"{base}/versions/1/metadata")
     found = answer["metadata"]["signature_def"]["signature_def"]
     assert {"serving_default", "normalized", "pcr"} <= set(found)
+    assert "__saved_model_init_op" not in found
     assert found["serving_default"]["inputs"]["text"]["dtype"] == "DT_STRING"
     with grpc.insecure_channel(server.grpc.removeprefix("grpc://")) as channel:
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
