@@ -171,6 +171,8 @@ _PROGRAM_GB = 1
 # The entries of the work directory, as patterns.
 _COMPUTED = ("*-vectors", "*-neighbours", "cosines")
 _ENTRIES = ("source", "target", "pool", "bitext-*", "negatives.npy*", *_COMPUTED)
+# With one neighbour, the mean cosine is at least the cosine. So scores end here.
+_HIGHEST_WITH_ONE = {"ratio": 1, "distance": 0}
 # The three jobs, and the jobs that read a flag.
 _JOBS = {
     "pairs": "--source and --target",
@@ -262,6 +264,14 @@ def _check_flags() -> None:
         raise UserError(
             f"--threshold is {FLAGS.threshold:g}; allowed: at most 1, as it is a cosine"
         )
+    highest = _HIGHEST_WITH_ONE.get(FLAGS.margin)
+    if mining and FLAGS.neighbours == 1 and highest is not None:
+        if FLAGS.threshold is None or FLAGS.threshold >= highest:
+            raise UserError(
+                f"--neighbours is 1; allowed: from 2, or --threshold below {highest}, "
+                f"or --margin=absolute, as one neighbour gives no {FLAGS.margin} above "
+                f"{highest}"
+            )
     if FLAGS.index == "flat":
         cli.refuse_given(("cells", "probes"), "with --index=ivf, pq or auto")
     both = FLAGS["one_to_one"].present and FLAGS["repeat_sentences"].present

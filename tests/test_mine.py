@@ -281,6 +281,25 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
             "--threshold is 1.1; allowed: at most 1",
         ),
         (
+            [bad_model, output, source, target, "--neighbours=1"],
+            "--neighbours is 1; allowed: from 2, or --threshold below 1, or --mar",
+        ),
+        (
+            [
+                *(bad_model, output, source, target, "--neighbours=1"),
+                *("--margin=distance", "--threshold=0"),
+            ],
+            "--neighbours is 1; allowed: from 2, or --threshold below 0, or --mar",
+        ),
+        (
+            # A model is looked for.
+            [
+                *(bad_model, output, source, target, "--neighbours=1"),
+                "--threshold=0.9",
+            ],
+            "holds no weights",
+        ),
+        (
             [bad_model, output, source, target, "--max_memory_gb=inf"],
             "--max_memory_gb is inf; allowed: a finite number",
         ),
