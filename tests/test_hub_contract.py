@@ -197,7 +197,7 @@ def test_encoder_attributes(loaded):
 
 
 @pytest.mark.large
-def test_fine_tuning_through_keras_layers_lowers_a_loss(toy_export):
+def test_fine_tuning_through_keras_layers_lowers_a_loss(toy_export, tmp_path):
     sentences = keras.Input([], dtype=tf.string)
     inputs = hub.KerasLayer(f"{toy_export.path}/preprocessor")(sentences)
     layer = hub.KerasLayer(f"{toy_export.path}/encoder", trainable=True)
@@ -218,6 +218,10 @@ def test_fine_tuning_through_keras_layers_lowers_a_loss(toy_export):
         for weight, old in zip(layer.trainable_weights, before, strict=True)
     ]
     assert all(moved)
+    # The saved model has the tuned weights, not those of the export.
+    model.save(tmp_path / "tuned")
+    again = keras.models.load_model(tmp_path / "tuned")
+    np.testing.assert_allclose(again(x), model(x), atol=1e-5)
 
 
 def test_a_loaded_keras_model_trains_the_same_weights(toy_export, tmp_path):
