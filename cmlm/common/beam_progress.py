@@ -66,7 +66,9 @@ class Progress:
         finally:
             ended.set()
             thread.join()
-            os.remove(self._path)
+            # A program that cleans old files may have removed it.
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(self._path)
 
     def _follow(self, ended: threading.Event) -> None:
         bar = Bar(
