@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -213,3 +215,19 @@ def test_threads_that_lose_a_killed_worker_print_nothing(monkeypatch, dies):
     else:
         lose()
     assert [failure.exc_type for failure in printed] == [grpc.RpcError] * (not dies)
+
+
+def test_a_worker_ends_with_the_process_that_started_it():
+    worker = (
+        "import os; from cmlm.common import beam_worker; parent = os.getppid(); "
+        "print(1, flush=True); beam_worker.end_after(parent)"
+    )
+    start = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    )
+    command = [sys.executable, "-c", start]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout.readline() == "1\n"
+        started.kill()
+        # The pipe ends when the worker does, too.
+        assert started.communicate(timeout=30) == ("", None)

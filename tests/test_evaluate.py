@@ -192,7 +192,7 @@ def test_command_scores_an_export(tmp_path):
     trained = opening.open_weights(model_dirs.write(tmp_path / "model_dir"))
     export = tmp_path / "export"
     export.mkdir()
-    saved_models.write(trained, str(export), model_dirs.SEQ_LENGTH)
+    saved_models.Export(trained, str(export), model_dirs.SEQ_LENGTH).write()
     texts = ["the cat", "a dog ran", "far away", "the mat"]
     rows = [f"{text}\tthe dog ran\t{score}" for score, text in enumerate(texts)]
     write(tmp_path / "sts.tsv", "\n".join(rows) + "\n")

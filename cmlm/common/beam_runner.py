@@ -222,13 +222,14 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
     environment = None
     if direct.direct_num_workers != 1 and "direct_running_mode" not in given:
         # Like `direct_running_mode=multi_processing`, but without the workers' start-up
-        # messages. Exceptions and log messages return through Beam's own channels.
+        # messages, and the workers end with this process. Exceptions and log messages
+        # return through Beam's own channels.
         # The processes share the cores: each library would take all of them.
         threads = max(machine.processors() // direct.direct_num_workers, 1)
         settings = " ".join(f'{name}="${{{name}:-{threads}}}"' for name in _THREADS)
         environment = environments.SubprocessSDKEnvironment.from_command_string(
             f"{settings} exec {shlex.quote(sys.executable)} -m"
-            " apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
+            " cmlm.common.beam_worker 2>/dev/null"
         )
     if "default_sdk_harness_log_level" not in given:
         worker = options.view_as(pipeline_options.WorkerOptions)
