@@ -161,12 +161,11 @@ def main(_) -> None:
         for precision in FLAGS.precisions:
             out = os.path.join(folder, precision)
             os.makedirs(out)
-            saved_models.Export(
+            export = saved_models.Export(
                 trained, out, FLAGS.seq_length, precision=precision
-            ).write()
-            saved_models.Export(
-                trained, out, FLAGS.seq_length, precision=precision
-            ).compare()
+            )
+            export.write()
+            export.compare()
             here = os.path.dirname(os.path.abspath(__file__))
             for arm in ("torch", *FLAGS.arms):
                 if arm in PEERS:

@@ -165,7 +165,7 @@ def require_npz(name: str) -> None:
 def run(
     main: Callable[[list[str]], int | None],
     never_trains: bool = False,
-    texts: Collection[str] = ("prompt", "query"),
+    texts: Collection[str] = (),
 ) -> None:
     """Runs a command and ends the process with its exit code.
 
@@ -334,8 +334,8 @@ def _require_utf8(name: str, value: object) -> None:
     except UnicodeEncodeError:
         given = os.fsencode(str(value)).decode(errors="backslashreplace")
         _fail(
-            f"--{name} is {given}; allowed: UTF-8 (rename the file), in a locale such "
-            "as LC_ALL=C.UTF-8"
+            f"--{name} is {given}; allowed: UTF-8 (a file needs another name), in a "
+            "locale such as LC_ALL=C.UTF-8"
         )
 
 

@@ -228,4 +228,4 @@ def _fill_folder() -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main, never_trains=True)
+    cli.run(main, never_trains=True, texts=("query",))

@@ -266,11 +266,13 @@ def _check_flags() -> None:
         )
     highest = _HIGHEST_WITH_ONE.get(FLAGS.margin)
     if mining and FLAGS.neighbours == 1 and highest is not None:
-        if FLAGS.threshold is None or FLAGS.threshold >= highest:
+        # The default of `ratio` is above 1; that of `distance` is 0.
+        by_default = FLAGS.threshold is None and FLAGS.margin == "ratio"
+        if by_default or (FLAGS.threshold or 0) > highest:
             raise UserError(
-                f"--neighbours is 1; allowed: from 2, or --threshold below {highest}, "
-                f"or --margin=absolute, as one neighbour gives no {FLAGS.margin} above "
-                f"{highest}"
+                "--neighbours is 1; allowed: from 2, or --threshold at most "
+                f"{highest}, or --margin=absolute, as one neighbour gives no "
+                f"{FLAGS.margin} above {highest}"
             )
     if FLAGS.index == "flat":
         cli.refuse_given(("cells", "probes"), "with --index=ivf, pq or auto")

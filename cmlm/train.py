@@ -159,7 +159,7 @@ def configure():
     config, given = loading.load_given(
         FLAGS.experiment, FLAGS.config_file, FLAGS.params_override
     )
-    _refuse_unread(config.task)
+    _check_data_flags(config.task)
     for objective in config.task.enabled().values():
         for flag, place in objective.named_by_flags().items():
             if FLAGS[flag].value:
@@ -191,7 +191,7 @@ def configure():
     return config
 
 
-def _refuse_unread(task) -> None:
+def _check_data_flags(task) -> None:
     """Checks the flags that name data.
 
     Raises:

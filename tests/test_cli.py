@@ -147,7 +147,9 @@ def test_a_text_that_the_terminal_cannot_show_is_escaped(run):
 
 def test_bytes_that_are_not_utf8_are_refused_except_in_texts(run, tmp_path):
     given = os.fsdecode(b"--body=# caf\xe9")
-    said = r"error: --body is # caf\xe9; allowed: UTF-8 (rename the file), in a locale "
+    said = (
+        r"error: --body is # caf\xe9; allowed: UTF-8 (a file needs another name), in "
+    )
     assert_one_error(run(given), said)
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert_one_error(

@@ -282,14 +282,14 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ),
         (
             [bad_model, output, source, target, "--neighbours=1"],
-            "--neighbours is 1; allowed: from 2, or --threshold below 1, or --mar",
+            "--neighbours is 1; allowed: from 2, or --threshold at most 1, or --ma",
         ),
         (
             [
                 *(bad_model, output, source, target, "--neighbours=1"),
-                *("--margin=distance", "--threshold=0"),
+                *("--margin=distance", "--threshold=0.1"),
             ],
-            "--neighbours is 1; allowed: from 2, or --threshold below 0, or --mar",
+            "--neighbours is 1; allowed: from 2, or --threshold at most 0, or --ma",
         ),
         (
             # A model is looked for.

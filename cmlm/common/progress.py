@@ -147,7 +147,7 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.3f}"
 
 
-class _LivingStderr:
+class _BarStream:
     """stderr for a bar, without its errors."""
 
     def write(self, text: str) -> None:
@@ -174,7 +174,7 @@ class Bar(tqdm.tqdm):
         interval = 0.1 if sys.stderr.isatty() else 10
         super().__init__(
             *args,
-            file=_LivingStderr(),
+            file=_BarStream(),
             dynamic_ncols=True,  # tqdm measures the width of its own stderr only
             miniters=1,
             mininterval=interval,

@@ -241,5 +241,5 @@ def sentences_with_spans(
             **masks,
         }
 
-    source = streams.as_tuples(streams.sentences)
+    source = streams.as_tuples(streams.marked_sentences)
     return batches(source, to_features, feed, measured=ngram_table.without_marks)

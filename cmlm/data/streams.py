@@ -104,9 +104,23 @@ def sentences(portion: Portion) -> tf.data.Dataset:
     return read_files(portion, _read_sentences)
 
 
+def marked_sentences(portion: Portion) -> tf.data.Dataset:
+    """Returns the sentences of a text with their marked n-grams: string [].
+
+    The parts are those of the text without marks.
+    """
+    return read_files(portion, _read_marked_sentences)
+
+
 @traced_once
 def _read_sentences(*arguments):
     chunks = read_chunks(*arguments)
+    return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
+
+
+@traced_once
+def _read_marked_sentences(*arguments):
+    chunks = read_chunks(*arguments, is_marked=True)
     return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
 
 
@@ -155,13 +169,17 @@ def read_files(portion: Portion, read: Reader) -> tf.data.Dataset:
 
 
 def read_chunks(
-    path: tf.Tensor, unpacked_length: tf.Tensor, buckets: tf.Tensor
+    path: tf.Tensor,
+    unpacked_length: tf.Tensor,
+    buckets: tf.Tensor,
+    is_marked: bool = False,
 ) -> tf.data.Dataset:
     """Streams one file of a text as chunks of consecutive lines.
 
     Args:
         path, unpacked_length: from `line_files.named`.
         buckets: int32 [2], the buckets of the part.
+        is_marked: the lines have marked n-grams behind tabs.
 
     Returns:
         Dataset of tuples: `lines` string [n]; `previous` string [n], the line before
@@ -189,8 +207,13 @@ def read_chunks(
         opens = filled & ~follows
         openings = tf.cast(tf.where(opens)[:, 0], tf.int32)
         index = tf.cumsum(tf.cast(opens, tf.int32))  # 0: the document still open
-        # A marked text holds out what its plain text does.
-        opening = ngram_table.without_marks(tf.gather(lines, openings))
+        opening = tf.gather(lines, openings)
+        # A marked text holds out what its plain text does. Where a sentence has tabs,
+        # `cmlm.ngrams` writes spaces.
+        if is_marked:
+            opening = ngram_table.without_marks(opening)
+        else:
+            opening = tf.strings.regex_replace(opening, ngram_table.MARK, " ")
         document = tf.concat([[last_document], _fingerprints(opening)], axis=0)
         document = tf.gather(document, index)
         first = tf.gather(tf.concat([[-n_before], openings], axis=0), index)

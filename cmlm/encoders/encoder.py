@@ -22,8 +22,8 @@ _LENGTHS_AT_ONCE = _ROWS_AT_ONCE = 4096
 class Graph(Protocol):
     """Turns strings into vectors inside TensorFlow.
 
-    A `SentenceGraph` has one prompt or none; an `ExportedGraph` has the prompts of its
-    signatures.
+    A `SentenceGraph` takes any prompt, an `ExportedGraph` the prompts of its
+    signatures, and `TwoGraphs` none.
 
     Attributes:
         seq_length: the longest sentence in tokens; a longer one is cut.
@@ -45,7 +45,7 @@ class Graph(Protocol):
         """Counts the tokens of string [n] before any cut, as int32 [n]."""
 
     def prompted(self, prompt: str) -> Graph:
-        """The same graph with another prompt."""
+        """The same graph with another prompt, if it takes prompts."""
 
 
 class Encoder(Comparing):

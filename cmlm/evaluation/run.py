@@ -211,7 +211,7 @@ def score(
             return the message in `failed`. Otherwise the task raises its error.
         with_figures: compute the data of a report's figures, too.
         with_predictions: return the predictions for single examples, too. They are not
-            among the scores of a killed run, so classifiers are trained again.
+            among the scores of a killed run, so tasks that have some are scored again.
 
     Raises:
         UserError: the model does not return a finite vector for each sentence, or
@@ -341,7 +341,7 @@ def _outcome(
     roles = filter(None, task.by_role(item.data))
     about += [vectors.prompt(role) for role in roles]
     known = kept.read(task.name, about) if kept else None
-    if known is not None and not (with_predictions and known["predicts"]):
+    if known is not None and not (with_predictions and known.get("predicts", True)):
         return known, {}
     asked = _Asked(vectors)
     start = time.monotonic()

@@ -37,7 +37,7 @@ class Cells:
         directory: the directory for the file of centres.
         cells: the number of cells; 0: four times the square root of the longer side's
             length, but at most an eighth of all vectors, and so few that the probed
-            cells hold `index.PROBED_ROWS` vectors of the shorter side.
+            cells hold at least `index.PROBED_ROWS` vectors of the shorter side.
         probes: the number of cells to search for each query.
         memory: the memory limit in bytes.
     """
@@ -169,7 +169,9 @@ class Ivf(index.Index):
         dim = self._pool.dim
         # With few cells, a cell of a long pool is too large for each thread.
         at_once = self._memory // 4 // (4 * dim) // faiss.omp_get_max_threads()
-        at_once = max(at_once, index.ROWS_AT_ONCE)
+        # FAISS computes blocks of 1,024 rows. With whole blocks, the cosines have the
+        # same bits for any number of threads.
+        at_once = max(at_once // 1024 * 1024, index.ROWS_AT_ONCE)
 
         def search_part(cell: int, low: int, high: int):
             asking = by_cell[limits[cell] : limits[cell + 1]].astype(np.int64)

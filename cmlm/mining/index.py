@@ -25,8 +25,8 @@ from cmlm.mining.vectors import ShardedVectors
 
 # With more cosines than this, `flat` takes minutes on a few cores.
 _FLAT_COSINES = 10**10
-# The probed cells hold about so many rows of the shorter side: many times the k
-# neighbours of a query.
+# The probed cells hold at least about so many rows of the shorter side: many times the
+# k neighbours of a query.
 PROBED_ROWS = 2048
 ROWS_AT_ONCE = 16_384
 

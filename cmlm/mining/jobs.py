@@ -249,15 +249,15 @@ def _two_sides(
 
 def _no_pair(retrieval: str, copies: int) -> UserError:
     """The error if no pair exists, whatever the threshold."""
+    if retrieval == "intersection":
+        return UserError(
+            "--retrieval is intersection, and no pair is found in both directions; "
+            "allowed: forward, backward, max, or a higher --neighbours"
+        )
     if copies:
         return UserError(
             "no pair has two different sentences; allowed: texts of two languages, or "
             "a higher --neighbours"
-        )
-    if retrieval == "intersection":
-        return UserError(
-            "--retrieval is intersection, and no pair is found in both directions; "
-            "allowed: forward, backward, max"
         )
     return UserError(
         "no sentence has a neighbour in the cells that were searched; allowed: a higher"

@@ -134,7 +134,10 @@ class ObjectiveConfig(hyperparams.Config):
         """
 
     def weight_settings(self) -> dict[str, bool]:
-        """Whether the weights that depend on a setting exist, by its name."""
+        """Whether the weights that depend on a setting exist, by its name.
+
+        The names are the same for all values.
+        """
         return {}
 
     def needs_this_machine(self) -> tuple[str, Any, str] | None:
