@@ -59,7 +59,7 @@ class Export:
     version: int = 1
 
     @property
-    def _served(self) -> str:
+    def _version_folder(self) -> str:
         return os.path.join(export_layout.SERVING, str(self.version))
 
     def write(self) -> None:
@@ -85,10 +85,10 @@ class Export:
             with encoder.fixed_weights_marked(opened.encoder):
                 _save(exported, directory, export_layout.ENCODER, signatures)
         served, signatures = serving.build(graph, opened.config.model, self.components)
-        _save(served, directory, self._served, signatures)
+        _save(served, directory, self._version_folder, signatures)
         server_files.write_configuration(os.path.join(directory, export_layout.SERVING))
         warm_up.write(
-            os.path.join(directory, self._served),
+            os.path.join(directory, self._version_folder),
             signatures,
             warm_up.example_inputs(graph, self.components),
         )
@@ -105,12 +105,16 @@ class Export:
         # alone.
         for path in (
             export_layout.DESCRIPTION,
-            os.path.join(self._served, export_layout.PROVENANCE),
+            os.path.join(self._version_folder, export_layout.PROVENANCE),
         ):
             json_files.write(os.path.join(directory, path), provenance, indent=2)
         # Without the warm-up requests and the model card, which users may change.
         for folder, path, names in (
-            (os.path.join(directory, self._served), export_layout.CHECKSUMS, _SERVED),
+            (
+                os.path.join(directory, self._version_folder),
+                export_layout.CHECKSUMS,
+                _SERVED,
+            ),
             (
                 directory,
                 checksums.FILE_NAME,
@@ -143,13 +147,13 @@ class Export:
         vectors = _load(directory, export_layout.ENCODER)(tensors)["default"]
         both = f"{export_layout.PREPROCESSOR} and {export_layout.ENCODER}"
         two = {both: arrays.difference(vectors, expected)}
-        loaded = _load(directory, self._served).signatures
+        loaded = _load(directory, self._version_folder).signatures
         served = self._differences_of_serving(
             loaded, {"text": text, **tensors}, expected
         )
         for name, row in of_prompts(opened.prompts).items():
             prompted = opened.tokenizer.prompted(opened.prompts[name])
-            served[f"{self._served}, {name}"] = arrays.difference(
+            served[f"{self._version_folder}, {name}"] = arrays.difference(
                 loaded[name](text=text)[row.output], self._expected(text, prompted)
             )
         for differences, tolerance in (
@@ -205,7 +209,7 @@ class Export:
                 reference = serving.OUTPUTS[row.output].reference(
                     expected, None if found is None else found.components
                 )
-                key = f"{self._served}, {name} {language}".rstrip()
+                key = f"{self._version_folder}, {name} {language}".rstrip()
                 differences[key] = arrays.difference(vectors[row.output], reference)
         return differences
 

@@ -114,13 +114,15 @@ def marked_sentences(portion: Portion) -> tf.data.Dataset:
 
 @traced_once
 def _read_sentences(*arguments):
-    chunks = read_chunks(*arguments)
-    return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
+    return _kept_lines(read_chunks(*arguments))
 
 
 @traced_once
 def _read_marked_sentences(*arguments):
-    chunks = read_chunks(*arguments, is_marked=True)
+    return _kept_lines(read_chunks(*arguments, is_marked=True))
+
+
+def _kept_lines(chunks: tf.data.Dataset) -> tf.data.Dataset:
     return chunks.map(lambda lines, _, kept, __: lines[kept]).unbatch()
 
 
