@@ -11,10 +11,11 @@ The output is a bitext for cmlm.train --bitext_data: source TAB target, then one
 for each hard negative. The second and third form also read queries and passages, for
 --pair_data.
 
-The first form mines pairs from two unaligned texts, one sentence a line; repeated lines
-count once. The best pairs come first, and mined.scores holds score TAB cosine for each
-line. LaBSE's rule (the nearest sentence with a cosine of at least 0.6) is
---margin=absolute --retrieval=forward --repeat_sentences.
+The first form mines pairs from two unaligned texts, one sentence a line. Repeated lines
+count once. The command leaves out pairs of two equal lines. The best pairs come first,
+and mined.scores holds score TAB cosine for each line. LaBSE's rule (the nearest
+sentence with a cosine of at least 0.6) is --margin=absolute --retrieval=forward
+--repeat_sentences.
 
 The second form adds hard negatives to the pairs of a bitext: the texts of --pool (by
 default all targets) that are nearest to the source and are not its translations. It
