@@ -123,10 +123,12 @@ def test_repeated_sentences_take_no_second_array():
     assert peak < 1.5 * encoded.nbytes
 
 
-def test_batches_hold_every_row_once_within_the_budget():
+def test_batches_hold_every_row_once_within_the_budget(monkeypatch):
+    monkeypatch.setattr(batching, "MOST_TOKENS", 100)
+    monkeypatch.setattr(batching, "LEAST_TOKENS", 40)
     random = np.random.default_rng(0)
     lengths = np.concatenate([random.integers(0, 30, 500), [200]])
-    batches = list(batching.length_batches(lengths, most=100, least=40))
+    batches = list(batching.length_batches(lengths))
     rows = np.concatenate(batches)
     assert sorted(rows) == list(range(len(lengths)))
     assert list(lengths[rows]) == sorted(lengths, reverse=True)
@@ -137,7 +139,8 @@ def test_batches_hold_every_row_once_within_the_budget():
         alike = 10 * shortest >= batching.NEARLY * longest
         assert alike or len(batch) * longest <= 40 or longest < 2
     # Whatever the lengths, batches are full.
-    full = list(batching.length_batches(lengths, most=100, least=100))
+    monkeypatch.setattr(batching, "LEAST_TOKENS", 100)
+    full = list(batching.length_batches(lengths))
     costs = [len(batch) * lengths[batch].max() for batch in full[1:]]
     assert max(costs) <= 100 and np.mean(costs[:-5]) > 80
 

@@ -23,16 +23,12 @@ NEARLY = 8
 LANES = 8
 
 
-def length_batches(
-    lengths: np.ndarray, most: int = MOST_TOKENS, least: int = LEAST_TOKENS
-) -> Iterator[np.ndarray]:
+def length_batches(lengths: np.ndarray) -> Iterator[np.ndarray]:
     """Groups rows of similar length into batches.
 
     Args:
-        lengths: the lengths of the rows in tokens, int [n].
-        most: the largest number of tokens in a batch, padding included; a longer row
-            forms its own batch.
-        least: rows of any lengths share a batch up to this number of tokens.
+        lengths: the lengths of the rows in tokens, int [n]; a row of more than
+            MOST_TOKENS forms its own batch.
 
     Yields:
         Indices into `lengths`, every row once. The longest rows come first: if they do
@@ -44,7 +40,7 @@ def length_batches(
     while start < len(order):
         longest = max(-int(ascending[start]), 1)
         near = np.searchsorted(ascending, -NEARLY * longest / 10, "right") - start
-        size = max(min(near, most // longest), least // longest, 1)
+        size = max(min(near, MOST_TOKENS // longest), LEAST_TOKENS // longest, 1)
         yield order[start : start + size]
         start += size
 
@@ -54,9 +50,9 @@ def map_in_batches(
 ) -> tf.Tensor:
     """Computes vectors in batches of similar length with a bounded number of tokens.
 
-    The batches are those of `length_batches` with its default limits, so padding is
-    limited. Up to LANES batches run side by side, where TensorFlow has the threads.
-    Apart from the result, memory does not grow with the request.
+    The batches are those of `length_batches`. Up to LANES batches run side by side,
+    where TensorFlow has the threads. Apart from the result, memory does not grow with
+    the request.
 
     Args:
         compute: a function of rows, int32 [m], and their width in tokens, int32 [],
