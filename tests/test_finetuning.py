@@ -132,7 +132,7 @@ def test_an_epoch_is_every_example_once_among_its_like():
 
 def classifier(trained, task, seed=0, **values) -> training.SentenceClassifier:
     settings = training.Settings(**values)
-    start = training.Start(trained)
+    start = training.StartWeights(trained)
     return training.SentenceClassifier(start, glue.TASKS[task], settings, seed)
 
 
@@ -213,10 +213,12 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
     got = made.model.parts["head"].dense.get_weights()
     np.testing.assert_array_equal(got[0], kernel)
     np.testing.assert_array_equal(got[1], bias)
-    assert training.Start(trained).head(glue.TASKS["rte"]) == "from BERT's pooler"
+    assert (
+        training.StartWeights(trained).head(glue.TASKS["rte"]) == "from BERT's pooler"
+    )
     trained.encoder.bert.pooler_layer.set_weights([kernel, np.zeros_like(bias)])
     try:
-        start = training.Start(trained)
+        start = training.StartWeights(trained)
         made = training.SentenceClassifier(
             start, glue.TASKS["rte"], training.Settings(), seed=0
         )

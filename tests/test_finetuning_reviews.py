@@ -81,7 +81,7 @@ def test_the_head_reads_both_vectors_pooled_as_trained(tmp_path, pooling):
         [trained.tokenizer.vocab[i] for i in row] for row in batch["input_word_ids"]
     ]
     assert [row[1] for row in words] == ["the", "a", "the", "a"]
-    start = training.Start(trained)
+    start = training.StartWeights(trained)
     assert pooling in start.head(TASK)
     made = training.SentenceClassifier(
         start, TASK, training.Settings(dropout_rate=0.0), seed=0

@@ -91,7 +91,7 @@ def finetune(
     _tell_sizes(data, describe_limit(opened, seq_length))
     about = {"path": model, **fingerprints.describe(opened, seq_length)}
     settings = settings.with_least_steps(least_steps, len(data.train))
-    start, tokenizer = training.Start(opened), opened.tokenizer
+    start, tokenizer = training.StartWeights(opened), opened.tokenizer
     # The fine-tuned models need the memory of the original.
     del opened
     used = {**vars(settings), "seq_length": seq_length, "head": start.head(task)}

@@ -67,7 +67,7 @@ class Settings:
         return self.epochs * math.ceil(examples / self.batch_size)
 
 
-class Start:
+class StartWeights:
     """The weights that every seed starts from.
 
     A trained BERT pooler, as in the original checkpoints, becomes the first layer of
@@ -132,13 +132,13 @@ class SentenceClassifier:
     several labels, or the squared error of a score.
 
     Args:
-        start: the weights to start from.
+        start: the weights that every seed starts from.
         task: the task of the head.
         settings: the training settings.
         seed: the seed of the head, of dropout and of the order of the examples.
     """
 
-    def __init__(self, start: Start, task: Task, settings: Settings, seed: int):
+    def __init__(self, start: StartWeights, task: Task, settings: Settings, seed: int):
         self._task = task
         self._settings = settings
         self._seed = seed
