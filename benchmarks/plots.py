@@ -1,4 +1,4 @@
-"""Draws the figures of docs/results.md from the JSON lines in docs/results/.
+"""Draws the figures of docs/results/ from its JSON lines.
 
     python benchmarks/plots.py
 

@@ -32,6 +32,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs" / "papers").glob("*.md")),
+    *sorted((ROOT / "docs" / "results").glob("*.md")),
 ]
 LINKED = [
     *PAGES,
@@ -238,8 +239,11 @@ def test_a_reader_finds_every_page():
         ROOT / "README.md",
         ROOT / "docs" / "papers" / "README.md",
         ROOT / "docs" / "log" / "README.md",
+        ROOT / "docs" / "results.md",
     ):
         folder = ROOT / "docs" if index.parent == ROOT else index.parent
+        if index.name == "results.md":
+            folder = index.with_suffix("")
         pages = {*folder.glob("*.md"), *folder.glob("*/README.md")} - {index}
         names = {str(page.relative_to(index.parent)) for page in pages}
         text = index.read_text("utf-8")
