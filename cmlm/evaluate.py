@@ -39,10 +39,9 @@ from the first model with their 95 % intervals.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from absl import flags
@@ -162,8 +161,6 @@ reading_flags.define()
 reading_flags.define_precision()
 
 FLAGS = flags.FLAGS
-# In the work directory; a report has a file of this name, too.
-_SCORES = "scores.csv"
 # The flags that have no use beside --merge.
 _OF_SCORING = (
     *("model", "data_dir", "tasks", "repeats", "classifier", "jobs", "pcr"),
@@ -196,7 +193,7 @@ def _score() -> None:
     groups, asked = _lists_of("group", "LANGUAGE"), _lists_of("mean", "MODEL")
     with cli.quiet_imports("evaluate"):
         from cmlm.common import leftovers, outputs
-        from cmlm.evaluation import averages, means, report, results, resuming, run
+        from cmlm.evaluation import averages, means, report, results, run, scoring
 
     averages.check_own(groups)
     named = run.named(FLAGS.model)
@@ -235,19 +232,23 @@ def _score() -> None:
         raise _not_scored(failed)
 
     written = None
-    own = (*resuming.NAMES, _SCORES)
-    with leftovers.work_directory(work_dir, own) as work_dir:
-        models, predictions = _score_models(named, tasks, work_dir, failed)
-        if not models:
+    with leftovers.work_directory(work_dir, scoring.NAMES) as work_dir:
+        scored = scoring.Scoring(
+            tasks, work_dir, FLAGS.cache_dir, FLAGS.jobs, FLAGS.predictions
+        )
+        for name, model in named.items():
+            scored.add(name, *_opened(name, model))
+        failed |= scored.failed
+        if not scored.models:
             # The vectors stay in the work directory for another try.
             raise _not_scored(failed)
-        rows = means.rows(asked, named, models, failed, FLAGS.mean_of_models)
+        rows = means.rows(asked, named, scored.models, failed, FLAGS.mean_of_models)
         found = results.collect(
-            settings, tasks, models, groups, failed, rows, predictions
+            settings, tasks, scored.models, groups, failed, rows, scored.predictions
         )
         # First: a reader of the tables may leave, as `head` does.
         if output:
-            written = report.save(output, found, FLAGS.overwrite, predictions)
+            written = report.save(output, found, FLAGS.overwrite, scored.predictions)
     _show(found)
     if written:
         print(f"results  {written}")
@@ -409,140 +410,6 @@ def _opened(name: str, model: str):
     if not FLAGS.pcr:
         return encoder, None
     return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)
-
-
-def _score_models(
-    named: dict[str, str], tasks, work_dir: str | None, failed: dict[str, str]
-) -> tuple[dict[str, dict], dict[str, dict]]:
-    """Scores each --model.
-
-    Args:
-        named: the models by name.
-        tasks: the tasks with their data.
-        work_dir: the directory for the scores of a killed run, or None.
-        failed: gets a message for each task that a model cannot be scored on.
-
-    Returns:
-        The entry of results.json for each model with scores; and with --predictions
-        its predictions.
-    """
-    with cli.quiet_imports("evaluate"):
-        from cmlm.common import files
-        from cmlm.evaluation import report, results, run, tables
-
-    models: dict[str, dict] = {}
-    predictions: dict[str, dict] = {}
-    scored: dict[str, dict] = {}
-
-    def tell(name: str, task, scores: dict[str, float]) -> None:
-        print(f"{name}: {task.name} {scores[task.main_metric]:.2f}", file=sys.stderr)
-        if work_dir:
-            scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
-            path = os.path.join(work_dir, _SCORES)
-            with files.atomic_text(path) as file:
-                report.write_csv(file, {"models": scored})
-
-    sentences = run.by_role(tasks)
-    for name, model in named.items():
-        encoder, pcr = _opened(name, model)
-        result = _score_model(
-            name, encoder, tasks, pcr, work_dir, functools.partial(tell, name)
-        )
-        for task, reason in result.failed.items():
-            failed[f"{task} of {name}"] = reason
-            print(printable(f"{name}: {task}: {reason}"), file=sys.stderr)
-        if not result.scores:
-            continue
-        entry = results.entry_of(encoder, result, sentences)
-        shown_name = name
-        if pcr:
-            entry["pcr"] = _entry_of_pcr(pcr, result.languages)
-            if entry["pcr"]["removed"]:
-                shown_name += tables.WITH_PCR
-        models[shown_name] = entry
-        if result.predictions:
-            predictions[shown_name] = result.predictions
-    return models, predictions
-
-
-def _score_model(name: str, encoder, tasks, pcr, work_dir: str | None, tell: Callable):
-    """Scores a model, and keeps its scores for a run that continues this one.
-
-    Args:
-        name: the name of the model in messages.
-        encoder: the model.
-        tasks: the tasks with their data.
-        pcr: the `Removal` of its principal components, or None.
-        work_dir: the directory for the scores of a killed run, or None.
-        tell: called with each task and its scores.
-
-    Returns:
-        The `run.ModelScores`.
-    """
-    import threadpoolctl
-
-    from cmlm.common import identity, versions
-    from cmlm.evaluation import run
-    from cmlm.evaluation.resuming import Kept
-
-    kept = None
-    if work_dir:
-        about = {
-            "model": identity.of(encoder),
-            "pcr": pcr and pcr.about,
-            "versions": versions.installed(),
-        }
-        kept = Kept(work_dir, about)
-    with threadpoolctl.threadpool_limits(FLAGS.jobs or None):
-        return run.score(
-            encoder,
-            tasks,
-            _cache_of(name, encoder),
-            progress=True,
-            report=tell,
-            change=pcr,
-            kept=kept,
-            goes_on=True,
-            with_figures=True,
-            with_predictions=FLAGS.predictions,
-        )
-
-
-def _entry_of_pcr(pcr, languages: dict[str, list[str]]) -> dict[str, Any]:
-    """The entry `pcr` of a model; names the languages that --pcr left unchanged.
-
-    Args:
-        pcr: the `Removal` of its principal components.
-        languages: the languages of each task.
-    """
-    unchanged = pcr.unchanged(name for names in languages.values() for name in names)
-    removed = {task: pcr.changed(names) for task, names in languages.items()}
-    if unchanged:
-        # A task may name no language.
-        names = (name or "texts without a language" for name in unchanged)
-        print(
-            f"note: --pcr has no components for {', '.join(names)}: their vectors are "
-            "unchanged",
-            file=sys.stderr,
-        )
-    removed = {task: names for task, names in removed.items() if names}
-    return {**pcr.about, "unchanged": unchanged, "removed": removed}
-
-
-def _cache_of(name: str, encoder) -> str | None:
-    """The model's own folder in --cache_dir; None without a usable cache."""
-    from cmlm.evaluation import store
-
-    if not FLAGS.cache_dir:
-        return None
-    folder = store.folder_in(FLAGS.cache_dir, encoder)
-    if not folder:
-        print(
-            f"note: --cache_dir keeps no vectors of {name}; allowed: an export, a "
-            "model_dir or weights, not a server, stored vectors or languages:",
-            file=sys.stderr,
-        )
-    return folder
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from encoders import WordCounts
 from cmlm.common import identity
 from cmlm.encoders import by_language, components_removal, external
 from cmlm.errors import UserError
-from cmlm.evaluation import resuming, run, store
+from cmlm.evaluation import resuming, run, scoring, store
 from cmlm.evaluation.tasks import base
 
 TEXTS = {"one": ["a b", "c"], "two": ["c", "d e"], "three": ["f"]}
@@ -78,6 +78,33 @@ def test_a_killed_evaluation_goes_on_with_the_same_results(tmp_path, change):
     assert without_seconds(resumed) == without_seconds(straight)
     assert resumed.encoded == 4 and second.asked == []
     assert [item.task.scored for item in again] == [0, 1, 1]
+
+
+class Refusing(Task):
+    def check(self):
+        raise UserError("refused")
+
+
+def test_a_directory_holds_the_scores_of_all_models(tmp_path, capsys):
+    """A task that fails leaves the others; a second run scores none again."""
+    for scored in (2, 0):
+        items = tasks()
+        items[2].task = Refusing("three")
+        found = scoring.Scoring(items, str(tmp_path), None, 1, False)
+        for name in ("a", "b"):
+            encode = WordCounts().encode
+            found.add(
+                name, types.SimpleNamespace(encode=encode, info={"vectors": name})
+            )
+        assert found.failed == {f"three of {name}": "refused" for name in "ab"}
+        assert [item.task.scored for item in items] == [scored, scored, 0]
+        assert [*found.models] == ["a", "b"] and not found.predictions
+        said = capsys.readouterr().err
+        assert "a: three: refused\n" in said
+        rows = (tmp_path / "scores.csv").read_text().splitlines()[1:]
+        assert [row.rpartition(",")[0] for row in rows] == [
+            f"{name},{task},sum," for name in "ab" for task in ("one", "two")
+        ]
 
 
 class Predicting(Task):
