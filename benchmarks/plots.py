@@ -11,6 +11,7 @@ pcr.svg                 neighbours in a sentence's own language, before and afte
 
 import itertools
 import math
+import operator
 import os
 import statistics
 from collections.abc import Iterator
@@ -45,10 +46,14 @@ def _axes(x: str, y: str):
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.add_subplot()
     axes.set(xlabel=x, ylabel=y)
+    _tidy(axes)
+    return figure, axes
+
+
+def _tidy(axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e6e6e6")
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def frontier() -> Figure:
@@ -108,20 +113,32 @@ def conditioning_gain() -> Figure:
 
 
 def scaling() -> Figure:
-    """The validations of each seed; the longest run's line a + b log10(tokens)."""
-    figure, axes = _axes("million tokens", "conditioning gain, nats per masked word")
-    # A later row of a seed has the validations of its earlier rows, too.
-    runs = {row["seed"]: row for row in _rows("cmlm_scaling") if row["arm"] == "cmlm"}
+    """The validations of each seed; a panel for each order of the files."""
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    _gains_over_tokens(panels[0], "cmlm_scaling_by_size", "files read by size")
+    _gains_over_tokens(panels[1], "cmlm_scaling", "each file at the same rate")
+    panels[0].set_ylabel("conditioning gain, nats per masked word")
+    return figure
 
-    def points(row):
+
+def _gains_over_tokens(axes, name: str, title: str) -> None:
+    """The points of each seed, and the line a + b log10(tokens) of the longest runs."""
+    # The longest row of a seed has the validations of its shorter rows, too.
+    rows = [row for row in _rows(name) if row["arm"] == "cmlm"]
+    rows.sort(key=operator.itemgetter("steps"))
+    runs = {row["seed"]: row for row in rows}
+    longest = rows[-1]["steps"]
+    tokens, gains = [], []
+    for seed, colour in zip(sorted(runs), _COLOURS[2:], strict=False):
+        row = runs[seed]
         of_a_step = row["million_tokens"] / row["steps"]
-        tokens = [int(step) * of_a_step for step in row["gains"]]
-        return tokens, list(row["gains"].values())
-
-    colours = itertools.cycle(_COLOURS[2:])
-    for (seed, row), colour in zip(runs.items(), colours, strict=False):
-        axes.scatter(*points(row), s=14, color=colour, label=f"seed {seed}", zorder=3)
-    tokens, gains = points(max(runs.values(), key=lambda row: row["steps"]))
+        x = [int(step) * of_a_step for step in row["gains"]]
+        y = list(row["gains"].values())
+        axes.scatter(x, y, s=14, color=colour, label=f"seed {seed}")
+        if row["steps"] == longest:
+            tokens += x
+            gains += y
     fit = statistics.linear_regression([math.log10(x) for x in tokens], gains)
     ends = (min(tokens), 1000)
     axes.plot(
@@ -129,11 +146,11 @@ def scaling() -> Figure:
         [fit.intercept + fit.slope * math.log10(x) for x in ends],
         "--",
         color=_COLOURS[1],
-        label=f"{fit.slope:.3f} more for ten times the tokens",
+        label=f"{fit.slope:.3f} for each factor of ten",
     )
-    axes.set_xscale("log")
-    axes.legend(frameon=False)
-    return figure
+    _tidy(axes)
+    axes.set(xlabel="million tokens", xscale="log", title=title)
+    axes.legend(frameon=False, fontsize="small")
 
 
 def pcr() -> Figure:
