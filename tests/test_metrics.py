@@ -75,7 +75,7 @@ def test_accuracy_and_f1_by_hand():
 
 def test_margins_by_hand():
     cosines = np.array([[0.9, 0.2], [0.5, 0.3]], np.float32)
-    of_x, of_y = np.array([0.6, -0.4]), np.array([[0.4, 0.2], [0.4, 0.2]])
+    of_x, of_y = np.array([[0.6], [-0.4]]), np.array([[0.4, 0.2], [0.4, 0.2]])
     # Means: (0.6 + 0.4) / 2, (0.6 + 0.2) / 2; (-0.4 + 0.4) / 2, (-0.4 + 0.2) / 2.
     expected = {
         "ratio": [[0.9 / 0.5, 0.2 / 0.4], [0, 0]],

@@ -117,7 +117,7 @@ class Neighbours:
     def margins(self) -> np.ndarray:
         """Ratio margins of x's neighbours, float64 [n, k]; see `mining.margins`."""
         cosines, rows = self.forward
-        of_x = cosines.mean(axis=1, dtype=np.float64)
+        of_x = cosines.mean(axis=1, dtype=np.float64, keepdims=True)
         of_y = self.backward.cosines.mean(axis=1, dtype=np.float64)
         return margins.score(cosines, of_x, of_y[rows])
 

@@ -23,8 +23,8 @@ def score(
 
     Args:
         cosines: float [n, k], each x with its candidates.
-        of_x: float [n], a(x) of each x; or [n, k].
-        of_y: float [n, k], a(y) of each candidate.
+        of_x, of_y: float [n, k], a(x) and a(y) of each candidate; [n, 1] if the
+            candidates of an x share the value.
         margin: one of MARGINS. The score of `ratio` is 0 where m is not above 0.
 
     Returns:
@@ -33,8 +33,7 @@ def score(
     cosines = np.asarray(cosines, np.float64)
     if margin == "absolute":
         return cosines
-    of_x = np.asarray(of_x, np.float64)
-    mean = ((of_x[:, np.newaxis] if of_x.ndim == 1 else of_x) + of_y) / 2
+    mean = (np.asarray(of_x, np.float64) + of_y) / 2
     if margin == "distance":
         return cosines - mean
     if margin != "ratio":
