@@ -193,7 +193,7 @@ def _fill_folder() -> None:
     with cli.quiet_imports():
         from cmlm.common import files, leftovers, locks, outputs, path_names
         from cmlm.encoders import opening
-        from cmlm.mining import encoded
+        from cmlm.mining import encoded, vectors
 
     outputs.check(
         {},
@@ -211,19 +211,18 @@ def _fill_folder() -> None:
         leftovers.tidy_within(FLAGS.output, encoded.NAMES)
         encoder = cli.open_encoder(FLAGS.model, reading)
         reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
-        texts, vectors = encoded.write(
+        texts, stored = encoded.write(
             FLAGS.output,
             paths,
             "--input",
-            encoder,
+            vectors.Reader(encoder, reopen),
             _MEMORY,
             beam_flags.workers(),
-            reopen,
             FLAGS.dtype,
         )
     print(
         f"{FLAGS.output}  {counted(texts.lines, 'line')} with text, {len(texts):,} "
-        f"distinct; {FLAGS.dtype} [{len(vectors)}, {vectors.dim}], unit length"
+        f"distinct; {FLAGS.dtype} [{len(stored)}, {stored.dim}], unit length"
     )
 
 

@@ -363,7 +363,7 @@ def _reader(encoder, reading, flag: str):
     with cli.quiet_imports():
         from cmlm.common import prompts
         from cmlm.encoders import opening
-        from cmlm.mining import jobs
+        from cmlm.mining import vectors
 
     name = FLAGS[flag].value
     if name:
@@ -371,7 +371,7 @@ def _reader(encoder, reading, flag: str):
         encoder = encoder.prompted(name)
         reading = dataclasses.replace(reading, prompt=None, prompt_name=name)
     reopen = functools.partial(opening.open_encoder, FLAGS.model, reading)
-    return jobs.Reader(encoder, reopen)
+    return vectors.Reader(encoder, reopen)
 
 
 def _mine_pairs(job, inputs: dict) -> list[str]:

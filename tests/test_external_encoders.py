@@ -279,8 +279,8 @@ def test_mining_goes_on_with_vectors_of_the_same_model_only(
     lines = texts.gather(lambda: iter(["a", "bc"]), f"{tmp_path}/t", "--source", 1000)
 
     def encode(model, directory):
-        encoder = opening.open_encoder(model)
-        return vectors.encode(lines, encoder, f"{tmp_path}/{directory}").read(0, 2)
+        reader = vectors.Reader(opening.open_encoder(model))
+        return vectors.encode(lines, reader, f"{tmp_path}/{directory}").read(0, 2)
 
     served = f"{server}/v1/models/toy"
     first = encode(served, "served")
@@ -293,8 +293,10 @@ def test_mining_goes_on_with_vectors_of_the_same_model_only(
     ):
         encode(served, "served")
     # A process of its own may meet another model than the first process did.
-    job = (lines, opening.open_encoder(served), numbered_tasks.Workers(number=2))
-    reopen = vectors.opened(*job, lambda: opening.open_encoder(served))[1]
+    reader = vectors.Reader(
+        opening.open_encoder(served), lambda: opening.open_encoder(served)
+    )
+    reopen = reader.opener(numbered_tasks.Workers(number=2))
     reopen()
     monkeypatch.setattr(Server, "last", 3.0)
     with pytest.raises(UserError, match="models/toy changed while its vectors were"):

@@ -14,6 +14,7 @@ from cmlm.data import streams
 from cmlm.encoders import opening
 from cmlm.encoders.reading import Reading
 from cmlm.mining import encoded
+from cmlm.mining.vectors import Reader
 
 WORDS = "the cat sat on a mat dog ran far away".split()
 
@@ -97,7 +98,7 @@ def test_pairs_and_hard_negatives(model, corpus, tmp_path):
     # -- the same pairs from folders of cmlm.encode, without a model
     folders = [str(tmp_path / side) for side in ("source", "target")]
     for folder, name in zip(folders, ("source.txt", "target.txt.gz")):
-        encoded.write(folder, [f"{corpus}/{name}"], name, encoder, 1 << 20)
+        encoded.write(folder, [f"{corpus}/{name}"], name, Reader(encoder), 1 << 20)
     again_path = tmp_path / "again.tsv"
     again = [f"--source={folders[0]}", f"--target={folders[1]}", "--neighbours=3"]
     code, _, heard = run(*again, f"--output={again_path}", "--threshold=0.9")

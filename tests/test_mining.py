@@ -31,6 +31,7 @@ from cmlm.mining import (
     texts,
     vectors,
 )
+from cmlm.mining.vectors import Reader
 
 ROOT = Path(__file__).resolve().parent.parent
 MEMORY = 1 << 20
@@ -166,14 +167,14 @@ def test_only_missing_shards_are_encoded(tmp_path, monkeypatch):
     monkeypatch.setattr(vectors, "SHARD_ROWS", 10)
     lines = gather([f"line {number}" for number in range(25)], tmp_path / "text")
     encoder, directory = Encoder(), tmp_path / "vectors"
-    first = vectors.encode(lines, encoder, str(directory))
+    first = vectors.encode(lines, Reader(encoder), str(directory))
     assert encoder.asked == [10, 10, 5] and first.shape == (25, 8)
     want = unit(Encoder().encode(lines.take(range(25)), False))
     np.testing.assert_allclose(first.read(7, 23), want[7:23], rtol=1e-6)
     rows = np.array([24, 3, 3, 11, 0])
     np.testing.assert_allclose(first.take(rows), want[rows], rtol=1e-6)
     os.remove(directory / "00001.npy")
-    again = vectors.encode(lines, encoder, str(directory))
+    again = vectors.encode(lines, Reader(encoder), str(directory))
     assert encoder.asked[3:] == [10]
     np.testing.assert_array_equal(again.read(0, 25), first.read(0, 25))
 
@@ -188,15 +189,16 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("\n\n".join(lines))
     made = {}
     for name, workers in (("here", numbered_tasks.HERE), ("beam", BEAM)):
-        arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
-        encoded.write(str(tmp_path / name), *arguments, workers, Encoder)
+        reader = Reader(Encoder(), Encoder)
+        arguments = ([f"{tmp_path}/a.txt"], "--input", reader, MEMORY, workers)
+        encoded.write(str(tmp_path / name), *arguments)
         if workers is BEAM:
             shard = tmp_path / name / "vectors" / "00001.npy"
             kept = (shard.with_name("00002.npy")).stat().st_mtime_ns
             shard.unlink()
             with pytest.raises(UserError, match="lacks 1 shard of vectors"):
                 encoded.read(str(tmp_path / name), "--source")
-            encoded.write(str(tmp_path / name), *arguments, workers, Encoder)
+            encoded.write(str(tmp_path / name), *arguments)
             assert shard.with_name("00002.npy").stat().st_mtime_ns == kept
         made[name] = {
             str(path.relative_to(tmp_path / name)): path.read_bytes()
@@ -231,11 +233,9 @@ def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeyp
     settings = neighbours.SearchSettings("flat", memory=MEMORY // 8)
 
     def encode(name, text, number, grave=None):
-        return vectors.encode(
-            *(text, mortal.Encoder(), f"{tmp_path}/{name}/vectors"),
-            numbered_tasks.Workers("", number),
-            functools.partial(mortal.Encoder, grave),
-        )
+        reader = Reader(mortal.Encoder(), functools.partial(mortal.Encoder, grave))
+        workers = numbered_tasks.Workers("", number)
+        return vectors.encode(text, reader, f"{tmp_path}/{name}/vectors", workers)
 
     def search(name, stored, number):
         workers = numbered_tasks.Workers("", number)
@@ -276,9 +276,9 @@ def test_a_run_stopped_before_its_first_shard_does_not_bind_the_next(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vectors.encode(lines, Stopped(), directory)
+        vectors.encode(lines, Reader(Stopped()), directory)
     other = Encoder(dim=9, fingerprint="b")
-    found = vectors.encode(lines, other, directory)
+    found = vectors.encode(lines, Reader(other), directory)
     assert found.about["model"]["fingerprint"] == "b"
     expected = unit(other.encode(["a", "b", "c"], progress=False))
     np.testing.assert_allclose(found.read(0, 3), expected, rtol=1e-6)
@@ -287,27 +287,27 @@ def test_a_run_stopped_before_its_first_shard_does_not_bind_the_next(tmp_path):
 def test_vectors_of_something_else_are_not_mixed_in(tmp_path):
     lines = gather(["a", "b", "c"], tmp_path / "text")
     directory = tmp_path / "vectors"
-    vectors.encode(lines, Encoder(), str(directory))
+    vectors.encode(lines, Reader(Encoder()), str(directory))
     for encoder, said in (
         (Encoder(fingerprint="b"), "model: fingerprint a, now b"),
         (Encoder(dim=9), r"shape \[3, 8\], now \[3, 9\]"),
     ):
         with pytest.raises(UserError, match=f"another run .*{said}.*another directory"):
-            vectors.encode(lines, encoder, str(directory))
+            vectors.encode(lines, Reader(encoder), str(directory))
     storage.save(str(directory / "00000.npy"), np.zeros([2, 8], np.float32))
     with pytest.raises(UserError, match=r"00000.npy holds float32 \[2, 8\], expected"):
-        vectors.encode(lines, Encoder(), str(directory))
+        vectors.encode(lines, Reader(Encoder()), str(directory))
     # A header whose type is "True" is none of the errors that numpy announces.
     header = b"{'descr': True, 'fortran_order': False, 'shape': (3, 8)}\n"
     for content in (b"", b"\x01\x00" + len(header).to_bytes(2, "little") + header):
         (directory / "00000.npy").write_bytes(b"\x93NUMPY" + content)
         storage.seal(str(directory / "00000.npy"))
         with pytest.raises(UserError, match="cannot read .*00000.npy.*; delete .*npy$"):
-            vectors.encode(lines, Encoder(), str(directory))
+            vectors.encode(lines, Reader(Encoder()), str(directory))
     about = directory / "about.json"
     about.write_text(about.read_text().replace("{", '{"more": 1, ', 1))
     with pytest.raises(UserError, match="another run .more 1, now None"):
-        vectors.encode(lines, Encoder(), str(directory))
+        vectors.encode(lines, Reader(Encoder()), str(directory))
 
 
 @pytest.mark.parametrize("kind", ["ivf", "pq"])
@@ -316,7 +316,7 @@ def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind, monke
 
     def run():
         text = gather([f"line {n}" for n in range(40)], tmp_path / "text")
-        stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors")
+        stored = vectors.encode(text, Reader(Encoder()), f"{tmp_path}/vectors")
         settings = neighbours.SearchSettings(kind, cells=4, probes=2, memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", settings)
         return [
@@ -355,7 +355,7 @@ def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind, monke
 def test_the_directory_of_a_damaged_description_is_named(tmp_path):
     def run():
         text = gather(["a", "b", "c"], tmp_path / "text")
-        stored = vectors.encode(text, Encoder(), f"{tmp_path}/vectors")
+        stored = vectors.encode(text, Reader(Encoder()), f"{tmp_path}/vectors")
         search = neighbours.SearchSettings("flat", memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", search)
         found.find("source", 1)
@@ -383,7 +383,7 @@ def test_the_directory_of_a_damaged_description_is_named(tmp_path):
 )
 def test_a_folder_with_a_wrong_description_is_refused(tmp_path, name, value, said):
     (tmp_path / "a.txt").write_text("a\nb\nc\n")
-    arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+    arguments = ([f"{tmp_path}/a.txt"], "--input", Reader(Encoder()), MEMORY)
     encoded.write(f"{tmp_path}/folder", *arguments)
     path = tmp_path / "folder" / "vectors" / "about.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
@@ -393,7 +393,7 @@ def test_a_folder_with_a_wrong_description_is_refused(tmp_path, name, value, sai
 
 def test_a_folder_of_float16_takes_half_of_the_space(tmp_path):
     (tmp_path / "a.txt").write_text("".join(f"line {n}\n" for n in range(500)))
-    arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+    arguments = ([f"{tmp_path}/a.txt"], "--input", Reader(Encoder()), MEMORY)
     sizes, rows = {}, {}
     for dtype in ("float32", "float16"):
         folder = f"{tmp_path}/{dtype}"
@@ -422,7 +422,7 @@ def test_a_folder_with_vectors_of_another_text_is_refused(tmp_path):
     folder, other = tmp_path / "folder", tmp_path / "other"
     for path, lines in ((folder, "a\nb\nc\n"), (other, "c\nb\na\n")):
         (tmp_path / "a.txt").write_text(lines)
-        arguments = ([f"{tmp_path}/a.txt"], "--input", Encoder(), MEMORY)
+        arguments = ([f"{tmp_path}/a.txt"], "--input", Reader(Encoder()), MEMORY)
         encoded.write(str(path), *arguments)
     # Where the text is another one now, its vectors go with it.
     with pytest.raises(UserError, match=f"^{folder} holds another text than --input"):
@@ -441,8 +441,8 @@ def write_folder(directory, lines, encoder=None, workers=numbered_tasks.HERE):
     source = directory.with_suffix(".txt")
     source.write_text("".join(f"{line}\n" for line in lines))
     encoder = encoder or Encoder()
-    arguments = ([str(source)], "--input", encoder, MEMORY, workers, Encoder)
-    encoded.write(str(directory), *arguments)
+    reader = Reader(encoder, Encoder)
+    encoded.write(str(directory), [str(source)], "--input", reader, MEMORY, workers)
     return encoder.asked
 
 
@@ -550,7 +550,7 @@ def test_what_is_no_vector_is_named(tmp_path):
     ):
         Broken.value, Broken.width = value, width
         with pytest.raises(UserError, match=said):
-            vectors.encode(lines, Broken(), str(tmp_path / f"{value}"))
+            vectors.encode(lines, Reader(Broken()), str(tmp_path / f"{value}"))
         assert not (tmp_path / f"{value}" / "00000.npy").exists()
 
 
@@ -842,12 +842,10 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
     target = [f"{tmp_path}/b"]
     if mistake == "another model":
         other, k, said = Encoder(fingerprint="b"), 1, "holds vectors of .*--model"
-        encoded.write(f"{tmp_path}/folder", target, "--target", other, MEMORY)
+        encoded.write(f"{tmp_path}/folder", target, "--target", Reader(other), MEMORY)
         target = f"{tmp_path}/folder"
     encoder, settings = Encoder(), neighbours.SearchSettings("flat", memory=MEMORY)
-    job = jobs.Job(
-        jobs.Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings
-    )
+    job = jobs.Job(Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings)
     with pytest.raises(UserError, match=said):
         jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, "ratio", "max", 0, True)
     assert encoder.asked == []
@@ -860,9 +858,7 @@ def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of)
         (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
     encoder = Encoder()
     search = neighbours.SearchSettings("ivf", cells=5, memory=MEMORY)
-    job = jobs.Job(
-        jobs.Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
-    )
+    job = jobs.Job(Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     with pytest.raises(UserError, match="--cells is 5; allowed: up to 4"):
         if job_of == "pairs":
             sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
@@ -891,9 +887,7 @@ def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said
         lines = [f"{name} {number}\n" for number in range(50)]
         (tmp_path / name).write_text("".join(lines))
     search = neighbours.SearchSettings("ivf", cells=2, probes=1, memory=MEMORY)
-    job = jobs.Job(
-        jobs.Reader(Apart()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
-    )
+    job = jobs.Job(Reader(Apart()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     with pytest.raises(UserError, match=said):
         jobs.mine_pairs(job, *sides, 2, "ratio", retrieval, None, True)
@@ -912,7 +906,7 @@ def test_a_copy_of_a_sentence_takes_no_place_of_its_translation(tmp_path, capsys
     for name, lines in (("a", source), ("b", target)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     search = neighbours.SearchSettings("flat", memory=MEMORY)
-    reader = jobs.Reader(Near())
+    reader = Reader(Near())
     job = jobs.Job(reader, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     for retrieval in choices.RETRIEVALS:
@@ -936,9 +930,7 @@ def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
         lines = [f"{name} {number}\n" for number in range(5)]
         (tmp_path / name).write_text("".join(lines))
     search = neighbours.SearchSettings("flat", memory=MEMORY)
-    job = jobs.Job(
-        jobs.Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
-    )
+    job = jobs.Job(Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
 
     def mine(threshold):
         given = ([f"{tmp_path}/a"], [f"{tmp_path}/b"], 2, "distance", "max")
@@ -962,7 +954,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
     pool = gather(pool_lines, tmp_path / "pool")
     encoder = Encoder()
     sides = [
-        vectors.encode(part, encoder, str(tmp_path / name))
+        vectors.encode(part, Reader(encoder), str(tmp_path / name))
         for part, name in ((source, "source-v"), (pool, "pool-v"))
     ]
     settings = neighbours.SearchSettings("flat", memory=MEMORY)
@@ -994,9 +986,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
 def test_one_negative_is_named_in_the_singular(tmp_path):
     (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
     search = neighbours.SearchSettings("flat", memory=MEMORY)
-    job = jobs.Job(
-        jobs.Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search
-    )
+    job = jobs.Job(Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None, 1, 0)
     (said,) = jobs.mine_negatives(*arguments, 1.0)
     assert said.endswith(

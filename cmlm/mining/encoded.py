@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from cmlm.common import json_files, locks, path_names
 from cmlm.common.counts import counted
 from cmlm.common.numbered_tasks import HERE, Workers
-from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 from cmlm.mining import storage, texts, vectors
 from cmlm.mining.texts import Texts
-from cmlm.mining.vectors import ShardedVectors
+from cmlm.mining.vectors import Reader, ShardedVectors
 
 NAMES = _TEXTS, _VECTORS = "texts", "vectors"
 
@@ -46,10 +45,9 @@ def write(
     directory: str,
     paths: Sequence[str],
     name: str,
-    encoder: DescribedEncoder,
+    reader: Reader,
     memory: int,
     workers: Workers = HERE,
-    reopen: vectors.Reopen | None = None,
     dtype: str = "float32",
 ) -> tuple[Texts, ShardedVectors]:
     """Writes what is missing of a folder.
@@ -59,15 +57,16 @@ def write(
             refused. The text may have new lines behind those of the folder.
         paths: the files of the text, one sentence a line.
         name: the text's name in messages.
-        encoder: the model.
+        reader: the model.
         memory: the memory limit of the search for equal lines, in bytes.
-        workers, reopen, dtype: see `vectors.encode`.
+        workers, dtype: see `vectors.encode`.
 
     Raises:
         UserError: the folder holds another text or vectors of another model.
     """
     # Vectors of another model or type must not get the text to grow.
-    vectors.check_kind(os.path.join(directory, _VECTORS), encoder, dtype)
+    inside = os.path.join(directory, _VECTORS)
+    vectors.check_kind(inside, reader.encoder, dtype)
     found = texts.gather(
         functools.partial(texts.read_lines, paths),
         os.path.join(directory, _TEXTS),
@@ -75,15 +74,7 @@ def write(
         memory,
         whole=directory,
     )
-    encoded = vectors.encode(
-        found,
-        encoder,
-        os.path.join(directory, _VECTORS),
-        workers=workers,
-        reopen=reopen,
-        dtype=dtype,
-    )
-    return found, encoded
+    return found, vectors.encode(found, reader, inside, workers, dtype)
 
 
 def read(directory: str, name: str) -> tuple[Texts, ShardedVectors]:

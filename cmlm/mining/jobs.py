@@ -8,37 +8,25 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import numpy as np
 
 from cmlm.common import files, identity, outputs
 from cmlm.common.counts import counted
 from cmlm.common.numbered_tasks import HERE, Workers
-from cmlm.common.protocols import DescribedEncoder
 from cmlm.errors import UserError
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import encoded, negatives, neighbours, texts, vectors
 from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.texts import Texts
+from cmlm.mining.vectors import Reader
 
 _LINES_AT_ONCE = 65_536
 # The texts in `Job.work_dir` that `Job.target` reads.
 _TARGETS = ("target", "bitext-2", "pool")
 # The printed report gives the share of pairs with at least each of these cosines.
 _STEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-
-
-class Reader(NamedTuple):
-    """A model that reads texts.
-
-    Attributes:
-        encoder: the model.
-        reopen: opens the model again in each process of Beam.
-    """
-
-    encoder: DescribedEncoder
-    reopen: vectors.Reopen | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +71,8 @@ class Job:
 
     def encode(self, name: str, side: Texts) -> vectors.ShardedVectors:
         """Encodes a text that has no vectors yet."""
-        encoder, reopen = self.reader(name)
         directory = self.path(f"{name}-vectors")
-        return vectors.encode(side, encoder, directory, self.workers, reopen)
+        return vectors.encode(side, self.reader(name), directory, self.workers)
 
     def searcher(
         self, sides: dict[str, tuple[Texts, vectors.ShardedVectors]]
@@ -393,17 +380,14 @@ def score_pairs(
     """
     read_rows = functools.partial(texts.read_rows, bitext, columns)
     lines = job.gather(read_rows, "bitext-lines", "--bitext")
-    encoder, reopen = job.source
-    about = vectors.describe(lines, encoder, 1)
-    open_texts, reopen = vectors.opened(lines, encoder, job.workers, reopen)
-    readers = [reopen]
+    about = vectors.describe(lines, job.source.encoder, 1)
+    openers = [job.source.opener(job.workers)]
     if job.target:
-        encoder, reopen = job.target
-        about["target_model"] = identity.of(encoder)
-        readers.append(vectors.opened(lines, encoder, job.workers, reopen)[1])
-    start = functools.partial(_scoring, open_texts, readers)
+        about["target_model"] = identity.of(job.target.encoder)
+        openers.append(job.target.opener(job.workers))
+    score = functools.partial(_scoring, lines.opener(job.workers), openers)
     cosines = vectors.fill(
-        job.path("cosines"), about, start, "scoring pairs", job.workers
+        job.path("cosines"), about, score, "scoring pairs", job.workers
     )
     reached = np.zeros(len(_STEPS), np.int64)
     written, highest = 0, -np.inf
@@ -432,10 +416,10 @@ def score_pairs(
 
 
 def _scoring(
-    open_texts: Callable[[], Texts], readers: Sequence[vectors.Reopen]
+    open_texts: Callable[[], Texts], openers: Sequence[vectors.Open]
 ) -> vectors.Make:
     """Opens what scores a bitext: one model for both sides, or one for each."""
-    lines, encoders = open_texts(), [reopen() for reopen in readers]
+    lines, encoders = open_texts(), [open_encoder() for open_encoder in openers]
 
     def make(start: int, stop: int) -> np.ndarray:
         cells = [line.split("\t") for line in lines.take(range(start, stop))]
@@ -443,8 +427,8 @@ def _scoring(
         if len(encoders) == 1:
             # One call makes it easier to fill batches of similar length.
             texts_of_sides = [sum(texts_of_sides, [])]
-        encoded = [*map(vectors.checked, encoders, texts_of_sides)]
-        source, target = np.split(np.concatenate(encoded), 2)
+        rows = [*map(vectors.checked, encoders, texts_of_sides)]
+        source, target = np.split(np.concatenate(rows), 2)
         return np.einsum("nd,nd->n", source, target)[:, np.newaxis]
 
     return make

@@ -6,6 +6,7 @@ limit.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import mmap
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from cmlm.common import checksums, files, json_files, progress, utf8
+from cmlm.common.numbered_tasks import Workers
 from cmlm.errors import UserError, advised
 from cmlm.mining import storage
 
@@ -113,6 +115,12 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
+
+    def opener(self, workers: Workers) -> Callable[[], Texts]:
+        """Returns a function that opens the text where the workers are."""
+        if workers.are_here:
+            return lambda: self
+        return functools.partial(Texts, self.directory, self.name)
 
     def take(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of the given rows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +23,42 @@ SHARD_ROWS = 16_384
 _AT_ONCE = 4096
 
 # Opens a model; pickle can send it to another process.
-Reopen = Callable[[], DescribedEncoder]
+Open = Callable[[], DescribedEncoder]
 # Computes the rows [start, stop), float32 [rows, dim].
 Make = Callable[[int, int], np.ndarray]
+
+
+class Reader(NamedTuple):
+    """A model that reads texts.
+
+    Attributes:
+        encoder: the model.
+        reopen: opens the model again in each process of Beam.
+    """
+
+    encoder: DescribedEncoder
+    reopen: Open | None = None
+
+    def opener(self, workers: Workers) -> Open:
+        """Returns a function that opens the model where the workers are.
+
+        It raises UserError if it opens another model: a server may have loaded a new
+        version meanwhile.
+        """
+        if workers.are_here:
+            return lambda: self.encoder
+        return functools.partial(_reopened, self.reopen, identity.of(self.encoder))
+
+
+def _reopened(reopen: Open, expected: dict) -> DescribedEncoder:
+    encoder = reopen()
+    changed = identity.difference(expected, identity.of(encoder))
+    if changed:
+        raise UserError(
+            f"{name_of(encoder)} changed while its vectors were computed ({changed}); "
+            "allowed: the same model in every process"
+        )
+    return encoder
 
 
 class ShardedVectors:
@@ -134,10 +168,9 @@ def shard_path(directory: str, shard: int) -> str:
 
 def encode(
     texts: Texts,
-    encoder: DescribedEncoder,
+    reader: Reader,
     directory: str,
     workers: Workers = HERE,
-    reopen: Reopen | None = None,
     dtype: str = "float32",
 ) -> ShardedVectors:
     """Encodes distinct texts; existing shards are reused.
@@ -147,20 +180,19 @@ def encode(
 
     Args:
         texts: the texts to encode.
-        encoder: the model.
+        reader: the model.
         directory: the directory of the shards, created if missing.
         workers: the processes that encode.
-        reopen: opens the model again in each process of Beam.
         dtype: the type of the numbers on disk, one of `choices.DTYPES`.
 
     Raises:
         UserError: the directory holds vectors of another model, text or type, or the
             model returns a wrong shape or a non-finite number.
     """
-    about = describe(texts, encoder, encoder.dim)
+    about = describe(texts, reader.encoder, reader.encoder.dim)
     # Folders of earlier versions do not name float32.
     about |= {"dtype": dtype} if dtype != "float32" else {}
-    start = functools.partial(_encoding, *opened(texts, encoder, workers, reopen))
+    start = functools.partial(_encoding, texts.opener(workers), reader.opener(workers))
     _grow(directory, about, texts)
     return fill(directory, about, start, f"encoding {texts.name}", workers)
 
@@ -214,35 +246,8 @@ def describe(texts: Texts, encoder: DescribedEncoder, width: int) -> dict:
     }
 
 
-def opened(
-    texts: Texts, encoder: DescribedEncoder, workers: Workers, reopen: Reopen | None
-) -> tuple[Callable[[], Texts], Reopen]:
-    """Returns functions that open a text and its model where the workers are.
-
-    The second one raises UserError if it opens another model: a server may have loaded
-    a new version meanwhile.
-    """
-    if workers.are_here:
-        return (lambda: texts), (lambda: encoder)
-    return (
-        functools.partial(Texts, texts.directory, texts.name),
-        functools.partial(_reopened, reopen, identity.of(encoder)),
-    )
-
-
-def _reopened(reopen: Reopen, expected: dict) -> DescribedEncoder:
-    encoder = reopen()
-    changed = identity.difference(expected, identity.of(encoder))
-    if changed:
-        raise UserError(
-            f"{name_of(encoder)} changed while its vectors were computed ({changed}); "
-            "allowed: the same model in every process"
-        )
-    return encoder
-
-
-def _encoding(open_texts: Callable[[], Texts], reopen: Reopen) -> Make:
-    texts, encoder = open_texts(), reopen()
+def _encoding(open_texts: Callable[[], Texts], open_encoder: Open) -> Make:
+    texts, encoder = open_texts(), open_encoder()
     return lambda start, stop: checked(encoder, texts.take(range(start, stop)))
 
 
