@@ -109,8 +109,6 @@ flags.DEFINE_integer(
 )
 
 FLAGS = flags.FLAGS
-# Of a training on the user's own file without --epochs.
-_LEAST_STEPS = 500
 # The flags of a training.
 _OF_TRAINING = (
     "data_dir",
@@ -175,12 +173,13 @@ def main(_) -> None:
         if not os.path.isdir(FLAGS.data_dir):
             raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
     settings = training.Settings(
-        epochs=training.Settings.epochs if FLAGS.epochs is None else FLAGS.epochs,
+        epochs=FLAGS.epochs,
         batch_size=FLAGS.batch_size,
         learning_rate=FLAGS.learning_rate,
         warmup_share=FLAGS.warmup_share,
         weight_decay=FLAGS.weight_decay,
         dropout_rate=FLAGS.dropout_rate,
+        seq_length=FLAGS.seq_length,
     )
     fields.check(settings, "--")
 
@@ -205,13 +204,7 @@ def _finetune_public(tasks, settings, seeds: list[int], output: str | None) -> N
         for task in tasks:
             source = DataDir(FLAGS.data_dir)
             outcome = run.finetune(
-                FLAGS.model,
-                task,
-                source,
-                settings,
-                seeds,
-                FLAGS.seq_length,
-                work_dir=work,
+                FLAGS.model, task, source, settings, seeds, work_dir=work
             )
             outcomes.append(outcome)
             _print_table(outcome.rows)
@@ -258,17 +251,8 @@ def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     with _new_folders(output) as (directory, work):
         saved = directory and os.path.join(directory, "model", saving.VERSION)
         source = DataDir(os.path.curdir)
-        outcome = run.finetune(
-            FLAGS.model,
-            task,
-            source,
-            settings,
-            seeds,
-            FLAGS.seq_length,
-            keep if directory else None,
-            work,
-            least_steps=0 if FLAGS.epochs else _LEAST_STEPS,
-        )
+        kept = keep if directory else None
+        outcome = run.finetune(FLAGS.model, task, source, settings, seeds, kept, work)
         _print_table(outcome.rows)
         if not directory:
             return

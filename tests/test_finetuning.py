@@ -231,7 +231,7 @@ def test_berts_pooler_is_the_head_where_it_was_trained(trained):
 @pytest.mark.large
 def test_a_loss_that_is_no_number_is_one_line(trained, tokenizer):
     data = examples.encode(sentences(16), tokenizer, 14)
-    made = classifier(trained, "cola", batch_size=8)
+    made = classifier(trained, "cola", epochs=1, batch_size=8)
     head = made.model.parts["head"]
     head.set_weights([np.full_like(array, np.nan) for array in head.get_weights()])
     with pytest.raises(UserError, match="loss is not finite in step 1, seed 0"):
@@ -364,7 +364,7 @@ def test_texts_that_share_a_sequence_need_two_segments(tmp_path, name):
     # The other tasks get as far as their files.
     error = UserError if name == "rte" else MissingData
     with pytest.raises(error) as raised:
-        finetuning.finetune(directory, task, source, training.Settings(), [0], None)
+        finetuning.finetune(directory, task, source, training.Settings(), [0])
     if name == "rte":
         assert str(raised.value) == (
             f"model.type_vocab_size of {directory} is 1; allowed: at least 2 for "

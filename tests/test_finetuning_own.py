@@ -367,7 +367,7 @@ def test_scores_that_nothing_correlates_with_are_refused(directory, tmp_path):
     task = labelled.find_task(str(train), dev=str(dev))
     settings = training.Settings(epochs=1)
     with pytest.raises(UserError, match="dev.tsv .dev. has 3 examples with 1 distinct"):
-        run.finetune(directory, task, DataDir("."), settings, [0], None)
+        run.finetune(directory, task, DataDir("."), settings, [0])
 
 
 def test_a_stopped_run_goes_on_after_its_finished_seeds(
@@ -389,7 +389,7 @@ def test_a_stopped_run_goes_on_after_its_finished_seeds(
         work.mkdir(exist_ok=True)
         source = DataDir(".")
         outcome = run.finetune(
-            directory, task, source, settings, seeds, None, keep, str(work)
+            directory, task, source, settings, seeds, keep, str(work)
         )
         said = capsys.readouterr().err.splitlines()
         assert "labels to train on: 'dog' 4, 'none' 4" in said
@@ -413,8 +413,9 @@ def test_prompts_take_no_place_of_a_text(tmp_path, eager):
     stated = {"model.prompts": ["query=" + 20 * "the "], "model.prompt": 20 * "a "}
     model = model_dirs.write(tmp_path / "model_dir", **stated)
     train = write(tmp_path / "train.tsv", marked(8), ("text", "label"))
-    task, settings = labelled.find_task(train, train), training.Settings(epochs=1)
-    outcome = run.finetune(model, task, DataDir("."), settings, [0], 8)
+    task = labelled.find_task(train, train)
+    settings = training.Settings(epochs=1, seq_length=8)
+    outcome = run.finetune(model, task, DataDir("."), settings, [0])
     assert outcome.results["model"]["seq_length"] == 8
     assert not {"prompt", "prompts"} & outcome.results["model"].keys()
 
@@ -488,9 +489,9 @@ def test_a_prediction_alone_refuses_the_flags_of_a_training(flag):
 )
 def test_a_small_file_has_more_epochs(examples, least, epochs):
     settings = training.Settings(batch_size=32)
-    assert settings.with_least_steps(least, examples).epochs == epochs
-    many = training.Settings(epochs=40)
-    assert many.with_least_steps(least, examples) == many
+    assert settings.with_epochs(least, examples).epochs == epochs
+    stated = training.Settings(epochs=2)
+    assert stated.with_epochs(least, examples) == stated
 
 
 @pytest.mark.large

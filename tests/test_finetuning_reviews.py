@@ -84,7 +84,7 @@ def test_the_head_reads_both_vectors_pooled_as_trained(tmp_path, pooling):
     start = training.StartWeights(trained)
     assert pooling in start.head(TASK)
     made = training.SentenceClassifier(
-        start, TASK, training.Settings(dropout_rate=0.0), seed=0
+        start, TASK, training.Settings(epochs=1, dropout_rate=0.0), seed=0
     )
     tokens = oracles.bert(
         oracles.weights_by_name(made.model.encoder),

@@ -50,6 +50,7 @@ class FileTask(Task):
     """
 
     column: str
+    least_steps: int = 500
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     holds_out: bool = False
 

@@ -55,10 +55,8 @@ def finetune(
     source: DataDir,
     settings: training.Settings,
     seeds: Sequence[int],
-    seq_length: int | None,
     keep: Callable[..., None] | None = None,
     work_dir: str | None = None,
-    least_steps: int = 0,
 ) -> Outcome:
     """Fine-tunes an encoder once for each seed.
 
@@ -68,14 +66,11 @@ def finetune(
         source: the folder with the task's files.
         settings: the training settings.
         seeds: at least one seed.
-        seq_length: the longest sequence in tokens; None takes 128 for a head over [CLS]
-            and the trained length for a head on sentence vectors.
         keep: called with the model of each seed that is the best so far, the tokenizer,
             the longest sequence, the outputs of the head by file, and a folder of
             `work_dir` to write to, or None.
         work_dir: the directory for the finished seeds of a stopped run, which this run
             continues; or None.
-        least_steps: see `Settings.with_least_steps`.
 
     Raises:
         UserError: the model or a file is missing or damaged, the model has too few
@@ -86,11 +81,11 @@ def finetune(
     _check_segments(model, opened, task)
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH
-    seq_length = resolve_seq_length(opened, seq_length, default=default)
+    seq_length = resolve_seq_length(opened, settings.seq_length, default=default)
     data = task_data.read(task, source, opened, seq_length)
     _tell_sizes(data, describe_limit(opened, seq_length))
     about = {"path": model, **fingerprints.describe(opened, seq_length)}
-    settings = settings.with_least_steps(least_steps, len(data.train))
+    settings = settings.with_epochs(task.least_steps, len(data.train))
     start, tokenizer = training.StartWeights(opened), opened.tokenizer
     # The fine-tuned models need the memory of the original.
     del opened

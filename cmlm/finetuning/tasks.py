@@ -75,6 +75,7 @@ class Task:
         heldout: parts and their labelled files, which are scored but do not affect the
             choice of the seed. A missing file is left out.
         tests: files to submit, and the files to predict for.
+        least_steps: the least steps of a training, see `Settings.with_epochs`.
         head: `cls`, a classifier over [CLS] of the text or of both texts together; or
             `vectors`, a classifier on [u, v, |u - v|, u * v] of the sentence vectors of
             two texts, each with the pooling of the encoder's training.
@@ -88,6 +89,7 @@ class Task:
     dev: tuple[tuple[str, str], ...] = (("", "dev.tsv"),)
     heldout: tuple[tuple[str, str], ...] = ()
     tests: tuple[tuple[str, str], ...] = ()
+    least_steps: int = 0
     head: str = "cls"
     is_several: bool = False
     center: float = 0.0

@@ -24,8 +24,8 @@ from cmlm.modeling.model import SentenceModel
 
 # The name of the head among the parts of the model.
 HEAD = "head"
-# For a file of few examples.
-_MOST_EPOCHS = 30
+# The default, and what a task with few examples has at most.
+_EPOCHS, _MOST_EPOCHS = 3, 30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,34 +33,35 @@ class Settings:
     """The settings of fine-tuning; the defaults are BERT's and ULR's.
 
     Attributes:
-        epochs: the number of passes over the training examples.
+        epochs: the number of passes over the training examples; None: see
+            `with_epochs`.
         batch_size: the number of examples in a step.
         learning_rate: AdamW's rate after the warm-up; it decays linearly to 0.
         warmup_share: the share of the steps in which the rate grows from 0.
         weight_decay: decoupled weight decay, without layer norms and biases.
         dropout_rate: the rate in the whole encoder and, for the head `cls`, before the
             logits; it replaces the rates of the encoder's training.
+        seq_length: the longest sequence in tokens; None: 128 for a head over [CLS], the
+            trained length for a head on sentence vectors.
     """
 
-    epochs: int = fields.ranged(3, at_least=1)
+    epochs: int | None = fields.ranged(None, at_least=1)
     batch_size: int = fields.ranged(32, at_least=1)
     learning_rate: float = fields.ranged(3e-5, above=0)
     warmup_share: float = fields.ranged(0.1, at_least=0, below=1)
     weight_decay: float = fields.ranged(0.01, at_least=0)
     dropout_rate: float = fields.ranged(0.1, at_least=0, below=1)
+    seq_length: int | None = None
 
-    def with_least_steps(self, least: int, examples: int) -> Settings:
-        """The settings with as many epochs as make `least` steps, at most 30.
+    def with_epochs(self, least_steps: int, examples: int) -> Settings:
+        """The settings with a number of epochs: 3, if they leave it open.
 
-        A new head hardly learns in few steps. More epochs stay as they are.
-
-        Args:
-            least: the least number of steps; 0 changes nothing.
-            examples: the number of training examples.
+        A new head hardly learns in few steps, so a task with few examples has as many
+        epochs as make `least_steps` steps, at most 30.
         """
-        wanted = math.ceil(least / math.ceil(examples / self.batch_size))
-        epochs = max(self.epochs, min(wanted, _MOST_EPOCHS))
-        return dataclasses.replace(self, epochs=epochs)
+        wanted = math.ceil(least_steps / math.ceil(examples / self.batch_size))
+        default = max(_EPOCHS, min(wanted, _MOST_EPOCHS))
+        return dataclasses.replace(self, epochs=self.epochs or default)
 
     def steps(self, examples: int) -> int:
         """The number of steps of all passes over `examples` examples."""
