@@ -390,11 +390,15 @@ def _prepare_models(named: dict[str, str]) -> None:
         # An export of another precision, a model without the prompt, or one that the
         # file of --pcr does not belong to, would end the run after the others.
         for each in named.items():
-            _opened(*each)
+            _opened(*each, only_described=True)
 
 
-def _opened(name: str, model: str):
+def _opened(name: str, model: str, only_described: bool = False):
     """Opens a model by the flags.
+
+    Args:
+        name, model: its name and path.
+        only_described: see `by_language.open_encoders`.
 
     Returns:
         The encoder, or an encoder for each language; and the `Removal` of its
@@ -406,7 +410,8 @@ def _opened(name: str, model: str):
     with cli.quiet_imports("evaluate"):
         from cmlm.encoders import by_language, components_removal
 
-    encoder = by_language.open_encoders(model, reading_flags.reading())
+    reading = reading_flags.reading()
+    encoder = by_language.open_encoders(model, reading, only_described)
     if not FLAGS.pcr:
         return encoder, None
     return encoder, components_removal.Removal(FLAGS.pcr, encoder, name)

@@ -206,6 +206,12 @@ def test_command_scores_an_export(tmp_path):
     assert "pcr" not in found[1]
     merged = evaluate(f"--merge={output}", f"--output={tmp_path / 'merged'}")
     assert merged.returncode == 0, merged.stderr
+    # Its description alone refuses a flag, before a graph is loaded.
+    (graph,) = export.glob("serving/*/saved_model.pb")
+    graph.unlink()
+    refused = evaluate(model, f"--model={export}", "--seq_length=9", "--data_dir=.")
+    said = f"error: --seq_length is 9; allowed with {export}: {model_dirs.SEQ_LENGTH}, "
+    assert refused.stderr.startswith(said) and refused.stderr.count("\n") == 1
 
 
 @pytest.mark.large

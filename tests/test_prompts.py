@@ -158,9 +158,11 @@ def test_an_export_holds_no_vocabulary_for_each_prompt(default, copies, tmp_path
         np.testing.assert_array_equal(one.lengths(TEXTS), two.lengths(TEXTS))
         assert one.info["fingerprint"] == two.info["fingerprint"]
     for name in PROMPTS:
-        chosen = opening.open_encoder(f"{tmp_path}/run", Reading(prompt_name=name))
+        chosen = Reading(prompt_name=name)
         other = there.prompted(name).info["fingerprint"]
-        assert chosen.info["fingerprint"] == other
+        for describe in (opening.open_encoder, opening.described):
+            for model in (f"{tmp_path}/run", folder):
+                assert describe(model, chosen).info["fingerprint"] == other
         assert other not in (there.info["fingerprint"], there.info.get(prompts.PLAIN))
 
 

@@ -141,7 +141,10 @@ def test_vectors_of_an_export_are_fixed(toy_export):
     with pytest.raises(UserError, match="--dimensions is 5; allowed .*: 16, because"):
         opening.open_encoder(toy_export.path, Reading(dimensions=5))
     same = Reading(pooling="mean", seq_length=37, prompt="", dimensions=16)
-    opening.open_encoder(toy_export.path, same)
+    encoder = opening.open_encoder(toy_export.path, same)
+    described = opening.described(toy_export.path, same)
+    assert identity.of(described) == identity.of(encoder)
+    assert (described.dim, described.prompts) == (encoder.dim, encoder.prompts)
 
 
 @pytest.mark.parametrize("form", ["{}", "untrained:{}", "bow:{}", "best:{}"])

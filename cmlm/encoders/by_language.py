@@ -60,19 +60,21 @@ def models(name: str) -> dict[str, str]:
 
 
 def open_encoders(
-    name: str, reading: Reading = AS_TRAINED
+    name: str, reading: Reading = AS_TRAINED, only_described: bool = False
 ) -> Encoder | external.ExternalEncoder | ByLanguage:
     """Opens an encoder, or one encoder for each language.
 
     Args:
         name: a model that `opening.open_encoder` opens, or a list by language.
         reading: the reading of vectors; by default it keeps the settings of each model.
+        only_described: take `opening.described`, for checks before the use.
 
     Raises:
         UserError: a model does not exist, or the widths of the vectors differ.
     """
+    open_encoder = opening.described if only_described else opening.open_encoder
     encoders = ByLanguage(
-        (language, opening.open_encoder(model, reading))
+        (language, open_encoder(model, reading))
         for language, model in models(name).items()
     )
     if "" in encoders:

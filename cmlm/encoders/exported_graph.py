@@ -1,8 +1,9 @@
-"""The graph of an export, with the methods of a `SentenceGraph`."""
+"""An export: its description, and its graph with the methods of a `SentenceGraph`."""
 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 
 import tensorflow as tf
@@ -19,46 +20,80 @@ from cmlm.tokenization.base import Tokenizer
 from cmlm.tokenization.opening import open_tokenizer
 
 
-class ExportedGraph:
-    """Turns strings into vectors with the signatures of a version of an export.
-
-    Args:
-        path: the folder of the version.
+@dataclasses.dataclass(frozen=True)
+class ExportDescription:
+    """The description of an export: what its encoder states, without its graph.
 
     Attributes:
-        info: the description of the export.
+        info: the content of the file.
+        dim: the width of a vector.
         seq_length: the longest sentence in tokens; a longer one is cut.
-        prompts: the prompts that have a signature, by name.
-
-    Raises:
-        UserError: the version is damaged, or does not fit its description.
+        prompts: the prompts that may have a signature, by name.
     """
 
-    def __init__(self, path: str):
-        # The checksums come first: TensorFlow may crash on a damaged graph.
+    info: dict
+    dim: int
+    seq_length: int
+    prompts: dict[str, str]
+
+    @classmethod
+    def read(cls, path: str) -> ExportDescription:
+        """Reads the description of a version of an export.
+
+        Raises:
+            UserError: a field is missing, or has a value that is not allowed.
+        """
         description = os.path.join(path, export_layout.PROVENANCE)
-        locating.check_version(path)
         info = json_files.read(description)
         dim = json_files.field(info, "dim", int, description)
         seq_length = json_files.field(info, "seq_length", int, description, at_least=3)
         check_fingerprint(
             json_files.field(info, "fingerprint", str, description), description
         )
+        stated = json_files.field(info, "prompts", dict, description, {})
+        prompts.check(stated, f"prompts in {description}")
+        # Other names have no signature, or one that is not the prompt's: `normalized`.
+        named = {name: stated[name] for name in of_prompts(stated)}
+        return cls(info, dim, seq_length, named)
+
+    def prompted(self, prompt_name: str) -> ExportDescription:
+        """The description with another default prompt, a key of `prompts`."""
+        info = prompts.describe(self.info, prompt_name, self.prompts[prompt_name])
+        return dataclasses.replace(self, info=info)
+
+
+class ExportedGraph:
+    """Turns strings into vectors with the signatures of a version of an export.
+
+    Args:
+        path: the folder of the version, whole by its checksums: TensorFlow may crash on
+            a damaged graph.
+        described: its description.
+
+    Attributes:
+        info, seq_length: see `ExportDescription`.
+        prompts: the prompts that have a signature, by name.
+
+    Raises:
+        UserError: the graph does not load, or does not fit its description.
+    """
+
+    def __init__(self, path: str, described: ExportDescription):
         # A signature does not own its variables; `_served` does.
         with locating.loading_graph(path):
             self._served = tf.saved_model.load(path)
             self._signatures = self._served.signatures
             self.lengths = self._served.lengths
             width = self._signatures[DEFAULT].structured_outputs["default"].shape[-1]
-        if dim != width:
-            raise UserError(f"{description} has dim={dim}; its graph has {width}")
-        stated = json_files.field(info, "prompts", dict, description, {})
-        prompts.check(stated, f"prompts in {description}")
-        # Other names have no signature, or one that is not the prompt's: `normalized`.
-        named = of_prompts(stated).keys() & self._signatures.keys()
-        self.prompts = {key: text for key, text in stated.items() if key in named}
-        self.info, self.seq_length = info, seq_length
-        self._path, self._prompt = path, info.get("prompt")
+        if described.dim != width:
+            raise UserError(
+                f"{os.path.join(path, export_layout.PROVENANCE)} has "
+                f"dim={described.dim}; its graph has {width}"
+            )
+        named = described.prompts.items()
+        self.prompts = {key: text for key, text in named if key in self._signatures}
+        self.info, self.seq_length = described.info, described.seq_length
+        self._path, self._prompt = path, self.info.get("prompt")
         self._signature = self._signatures[DEFAULT]
 
     def vectors(self, text: tf.Tensor) -> tf.Tensor:

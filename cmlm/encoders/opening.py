@@ -21,7 +21,7 @@ from cmlm.common import files, forks, json_files, machine, once, prompts
 from cmlm.config import experiment, model_dir
 from cmlm.encoders import external, locating, pretrained, run_weights
 from cmlm.encoders.encoder import Encoder
-from cmlm.encoders.exported_graph import ExportedGraph
+from cmlm.encoders.exported_graph import ExportDescription, ExportedGraph
 from cmlm.encoders.fingerprints import describe, fingerprint
 from cmlm.encoders.graph import BagOfWords, SentenceGraph, TwoGraphs
 from cmlm.encoders.opened_weights import OpenedWeights, resolve_seq_length
@@ -61,9 +61,28 @@ def open_encoder(
     return encoder
 
 
+def described(
+    model: str, reading: Reading = AS_TRAINED
+) -> Encoder | external.ExternalEncoder | ExportDescription:
+    """The encoder for checks before its use; of an export, the description alone.
+
+    This does not load the graph of an export. It opens every other encoder.
+
+    Args:
+        model, reading: as for `open_encoder`.
+
+    Raises:
+        UserError: as `open_encoder` does, apart from a damaged graph.
+    """
+    place = locating.locate(model)
+    if place.kind != "export":
+        return open_encoder(model, reading)
+    return _fixed(ExportDescription.read(place.path), reading, model)
+
+
 def _open_local(place: locating.Location, model: str, reading: Reading) -> Encoder:
     if place.kind == "export":
-        return _fixed(_from_export(place.path, model), reading, model)
+        return _from_export(place.path, reading, model)
     if place.prefix == "bow":
         # This baseline reads no layer, so pooling and precision have no effect.
         reading.validate()
@@ -302,7 +321,11 @@ def _both(directory: str, reading: Reading, name: str) -> Encoder:
     return Encoder(TwoGraphs(*graphs), info, name)
 
 
-def _from_export(path: str, name: str) -> Encoder:
-    graph = ExportedGraph(path)
+def _from_export(path: str, reading: Reading, name: str) -> Encoder:
+    locating.check_version(path)
+    described = ExportDescription.read(path)
+    # Loading the graph takes seconds, so a reading that does not fit is refused before.
+    _fixed(described, reading, name)
+    graph = ExportedGraph(path, described)
     info = {key: value for key, value in graph.info.items() if key != "config"}
-    return Encoder(graph, info, name, graph.prompts)
+    return _fixed(Encoder(graph, info, name, graph.prompts), reading, name)
