@@ -92,10 +92,11 @@ def make(directory, count, dim):
 def cmlm_arm(directory, index, probes, memory):
     """From vectors on disk to pairs."""
     from cmlm.mining import neighbours, pairs, vectors
+    from cmlm.mining.index import SearchSettings
 
     clock = Clock()
     sides = [vectors.ShardedVectors(os.path.join(directory, name)) for name in _SIDES]
-    settings = neighbours.SearchSettings(index, 0, probes, memory)
+    settings = SearchSettings(index, 0, probes, memory)
     searcher = neighbours.Searcher(
         *sides, os.path.join(directory, "neighbours"), settings
     )

@@ -335,7 +335,7 @@ def _inputs(work_dir: str) -> dict:
 def _job(work_dir: str):
     """Opens the model. Returns the `Job` that the flags describe."""
     with cli.quiet_imports():
-        from cmlm.mining import jobs, neighbours
+        from cmlm.mining import index, jobs
 
     source = target = None
     if FLAGS.model:
@@ -344,7 +344,7 @@ def _job(work_dir: str):
         source = _reader(opened, reading, "source_prompt_name")
         if FLAGS.source_prompt_name or FLAGS.target_prompt_name:
             target = _reader(opened, reading, "target_prompt_name")
-    search = neighbours.SearchSettings(
+    search = index.SearchSettings(
         FLAGS.index,
         FLAGS.cells,
         FLAGS.probes,

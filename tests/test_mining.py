@@ -213,7 +213,7 @@ def test_beam_writes_the_same_folder_and_goes_on(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", choices.INDEXES)
 def test_beam_finds_the_same_neighbours(on_disk, tmp_path, kind):
-    settings = neighbours.SearchSettings(kind, cells=40, probes=8, memory=MEMORY // 4)
+    settings = index.SearchSettings(kind, cells=40, probes=8, memory=MEMORY // 4)
     made = {}
     for name, workers in (("here", numbered_tasks.HERE), ("beam", BEAM)):
         searcher = neighbours.Searcher(
@@ -230,7 +230,7 @@ def test_any_number_of_workers_writes_the_same_and_one_may_die(tmp_path, monkeyp
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
     monkeypatch.setattr(vectors, "SHARD_ROWS", 300)
     lines = [f"line {number}" for number in range(2400)]
-    settings = neighbours.SearchSettings("flat", memory=MEMORY // 8)
+    settings = index.SearchSettings("flat", memory=MEMORY // 8)
 
     def encode(name, text, number, grave=None):
         reader = Reader(mortal.Encoder(), functools.partial(mortal.Encoder, grave))
@@ -317,7 +317,7 @@ def test_a_bit_that_changed_in_a_work_directory_is_noticed(tmp_path, kind, monke
     def run():
         text = gather([f"line {n}" for n in range(40)], tmp_path / "text")
         stored = vectors.encode(text, Reader(Encoder()), f"{tmp_path}/vectors")
-        settings = neighbours.SearchSettings(kind, cells=4, probes=2, memory=MEMORY)
+        settings = index.SearchSettings(kind, cells=4, probes=2, memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", settings)
         return [
             b.tobytes() for block in found.find("source", 2).blocks() for b in block[1:]
@@ -356,7 +356,7 @@ def test_the_directory_of_a_damaged_description_is_named(tmp_path):
     def run():
         text = gather(["a", "b", "c"], tmp_path / "text")
         stored = vectors.encode(text, Reader(Encoder()), f"{tmp_path}/vectors")
-        search = neighbours.SearchSettings("flat", memory=MEMORY)
+        search = index.SearchSettings("flat", memory=MEMORY)
         found = neighbours.Searcher(stored, stored, f"{tmp_path}/found", search)
         found.find("source", 1)
 
@@ -566,7 +566,7 @@ def test_with_all_cells_every_index_is_exact(
     memory = 8 * MEMORY if kind == "pq" else MEMORY // 4
     # The memory holds a part of a large cell.
     cells = 2 if kind == "ivf" else 12
-    settings = neighbours.SearchSettings(kind, cells, probes=12, memory=memory)
+    settings = index.SearchSettings(kind, cells, probes=12, memory=memory)
     # As many neighbours as `pq` needs to look at every row of the pool anew.
     k = len(sides[1]) // compressed._CANDIDATES if kind == "pq" else 5
     searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
@@ -587,7 +587,7 @@ def test_with_all_cells_every_index_is_exact(
 
 @pytest.mark.parametrize("kind", ["ivf", "pq"])
 def test_with_few_cells_partners_are_still_found(sides, on_disk, kind, tmp_path):
-    settings = neighbours.SearchSettings(kind, cells=60, probes=6, memory=MEMORY)
+    settings = index.SearchSettings(kind, cells=60, probes=6, memory=MEMORY)
     found = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("target", 2)
     _, rows = brute_force(*sides[::-1], 2)
     got = np.concatenate([block[2] for block in found.blocks()])
@@ -602,7 +602,8 @@ def test_with_few_cells_partners_are_still_found(sides, on_disk, kind, tmp_path)
 
 def test_more_probes_than_trained_cells_search_all_of_them(on_disk, tmp_path):
     # So little memory that the sample of the training has fewer rows than cells.
-    trained = cells.Cells(on_disk, str(tmp_path), cells=8, probes=8, memory=1)
+    settings = index.SearchSettings("ivf", cells=8, probes=8, memory=1)
+    trained = cells.Cells(on_disk, str(tmp_path), settings)
     assert trained.probes == len(trained.centres) == 7
     nearest = trained.nearest(on_disk[0], str(tmp_path / "source"))
     assert nearest.shape == (2300, 7) and nearest.min() == 0
@@ -612,7 +613,7 @@ def test_missing_neighbours_are_left_out(tmp_path):
     random = np.random.default_rng(1)
     x, y = unit(random.normal(size=[30, 6])), unit(random.normal(size=[30, 6]))
     on_disk = [stored(x, tmp_path / "x"), stored(y, tmp_path / "y")]
-    settings = neighbours.SearchSettings("ivf", cells=15, probes=1, memory=MEMORY)
+    settings = index.SearchSettings("ivf", cells=15, probes=1, memory=MEMORY)
     searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
     forward, backward = searcher.find("source", 4), searcher.find("target", 4)
     _, cosines, rows = next(forward.blocks())
@@ -649,7 +650,7 @@ def test_few_sentences_find_their_partners_among_many(
     few_and_many, tmp_path, kind, cells, right_first
 ):
     def mine(kind, cells):
-        settings = neighbours.SearchSettings(kind, cells, memory=8 * MEMORY)
+        settings = index.SearchSettings(kind, cells, memory=8 * MEMORY)
         directory = str(tmp_path / kind)
         searcher = neighbours.Searcher(*few_and_many, directory, settings)
         found = [searcher.find(side, 4) for side in ("source", "target")]
@@ -678,7 +679,7 @@ def test_pairs_below_the_threshold_are_not_held(small, monkeypatch):
 
 
 def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
-    settings = neighbours.SearchSettings("flat", memory=MEMORY // 4)
+    settings = index.SearchSettings("flat", memory=MEMORY // 4)
     first = neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
     want = np.concatenate([block[2] for block in first.blocks()])
     os.remove(tmp_path / "source-3" / "00001.npy")
@@ -700,7 +701,7 @@ def test_a_search_goes_on_where_it_was_stopped(on_disk, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="about.json has block_rows=0; allowed: int fr"):
         neighbours.Searcher(*on_disk, str(tmp_path), settings).find("source", 3)
     # Another index starts anew.
-    settings = neighbours.SearchSettings("ivf", cells=9, memory=MEMORY)
+    settings = index.SearchSettings("ivf", cells=9, memory=MEMORY)
     neighbours.Searcher(*on_disk, str(tmp_path), settings)
     assert not (tmp_path / "source-3").exists()
 
@@ -719,7 +720,7 @@ def test_the_index_follows_size_and_memory():
 
 def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
     def find(k=4, **settings):
-        settings = neighbours.SearchSettings(**{"memory": MEMORY, **settings})
+        settings = index.SearchSettings(**{"memory": MEMORY, **settings})
         searcher = neighbours.Searcher(*on_disk, str(tmp_path / "n"), settings)
         return searcher.find("source", k)
 
@@ -730,7 +731,7 @@ def test_what_cannot_be_searched_is_told(on_disk, tmp_path):
     with pytest.raises(UserError, match="1,600 sentences, 0.0 GB; allowed: at least "):
         find(kind="pq", memory=9000)
     few = [stored(np.eye(15), tmp_path / name) for name in "ab"]
-    settings = neighbours.SearchSettings("pq", memory=MEMORY)
+    settings = index.SearchSettings("pq", memory=MEMORY)
     with pytest.raises(UserError, match="the pool has 15 sentences and pq needs 16"):
         neighbours.Searcher(*few, str(tmp_path / "m"), settings).find("source", 1)
 
@@ -799,7 +800,7 @@ def small(tmp_path_factory):
     y = y.astype(np.float32)
     directory = tmp_path_factory.mktemp("small")
     on_disk = [stored(x, directory / "x"), stored(y, directory / "y")]
-    settings = neighbours.SearchSettings("flat", memory=MEMORY)
+    settings = index.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*on_disk, str(directory / "n"), settings)
     return x, y, searcher.find("source", 4), searcher.find("target", 4)
 
@@ -844,7 +845,7 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
         other, k, said = Encoder(fingerprint="b"), 1, "holds vectors of .*--model"
         encoded.write(f"{tmp_path}/folder", target, "--target", Reader(other), MEMORY)
         target = f"{tmp_path}/folder"
-    encoder, settings = Encoder(), neighbours.SearchSettings("flat", memory=MEMORY)
+    encoder, settings = Encoder(), index.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings)
     with pytest.raises(UserError, match=said):
         jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, "ratio", "max", 0, True)
@@ -857,7 +858,7 @@ def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of)
     for name in "ab":
         (tmp_path / name).write_text(f"{name}\n{name}{name}\n")
     encoder = Encoder()
-    search = neighbours.SearchSettings("ivf", cells=5, memory=MEMORY)
+    search = index.SearchSettings("ivf", cells=5, memory=MEMORY)
     job = jobs.Job(Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     with pytest.raises(UserError, match="--cells is 5; allowed: up to 4"):
         if job_of == "pairs":
@@ -886,7 +887,7 @@ def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said
     for name in "ab":
         lines = [f"{name} {number}\n" for number in range(50)]
         (tmp_path / name).write_text("".join(lines))
-    search = neighbours.SearchSettings("ivf", cells=2, probes=1, memory=MEMORY)
+    search = index.SearchSettings("ivf", cells=2, probes=1, memory=MEMORY)
     job = jobs.Job(Reader(Apart()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     with pytest.raises(UserError, match=said):
@@ -905,7 +906,7 @@ def test_a_copy_of_a_sentence_takes_no_place_of_its_translation(tmp_path, capsys
     target = ["name 7", "größe 8", *(f"b {number}" for number in range(20))]
     for name, lines in (("a", source), ("b", target)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    search = neighbours.SearchSettings("flat", memory=MEMORY)
+    search = index.SearchSettings("flat", memory=MEMORY)
     reader = Reader(Near())
     job = jobs.Job(reader, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
@@ -929,7 +930,7 @@ def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
     for name in "ab":
         lines = [f"{name} {number}\n" for number in range(5)]
         (tmp_path / name).write_text("".join(lines))
-    search = neighbours.SearchSettings("flat", memory=MEMORY)
+    search = index.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
 
     def mine(threshold):
@@ -957,7 +958,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
         vectors.encode(part, Reader(encoder), str(tmp_path / name))
         for part, name in ((source, "source-v"), (pool, "pool-v"))
     ]
-    settings = neighbours.SearchSettings("flat", memory=MEMORY)
+    settings = index.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
     k = negatives.neighbours_for(2, 1, len(pool), False)
     found = searcher.find("source", k)
@@ -985,7 +986,7 @@ def test_negatives_are_near_and_wrong(tmp_path):
 
 def test_one_negative_is_named_in_the_singular(tmp_path):
     (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
-    search = neighbours.SearchSettings("flat", memory=MEMORY)
+    search = index.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None, 1, 0)
     (said,) = jobs.mine_negatives(*arguments, 1.0)
@@ -1019,7 +1020,7 @@ def test_negatives_behind_the_first_neighbours_are_found(
         stored(rows[[0, 0, 0]], tmp_path / "source-v"),
         stored(rows, tmp_path / "pool-v"),
     ]
-    settings = neighbours.SearchSettings("flat", memory=MEMORY)
+    settings = index.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
     found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool), True))
     skip = 2 if kind == "translations" else 1

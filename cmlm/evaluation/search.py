@@ -74,12 +74,12 @@ def _searcher(
         UserError: FAISS is not installed.
     """
     check_faiss()
-    from cmlm.mining import neighbours
+    from cmlm.mining import index, neighbours
 
     with scratch.directory() as directory:
         # The searcher replaces its directory; the lock is on the one around it.
         inside = os.path.join(directory, "search")
-        settings = neighbours.SearchSettings(kind)
+        settings = index.SearchSettings(kind)
         yield neighbours.Searcher(queries, pool, inside, settings)
 
 

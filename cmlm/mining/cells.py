@@ -35,28 +35,25 @@ class Cells:
     Args:
         sides: the vectors of both sides; a sample of them trains the centres.
         directory: the directory for the file of centres.
-        cells: the number of cells; 0: four times the square root of the longer side's
-            length, but at most an eighth of all vectors, and so few that the probed
-            cells hold at least `index.PROBED_ROWS` vectors of the shorter side.
-        probes: the number of cells to search for each query.
-        memory: the memory limit in bytes.
+        settings: the settings of the search. If they leave the number of cells open, it
+            is four times the square root of the longer side's length, but at most an
+            eighth of all vectors, and so few that the probed cells hold at least
+            `index.PROBED_ROWS` vectors of the shorter side.
     """
 
     def __init__(
         self,
         sides: Sequence[ShardedVectors],
         directory: str,
-        cells: int,
-        probes: int,
-        memory: int,
+        settings: index.SearchSettings,
     ):
-        self._memory = memory
+        self._memory, probes = settings.memory, settings.probes
         total = sum(map(len, sides))
-        check_number(cells, total)
+        check_number(settings.cells, total)
         shorter, longer = sorted(map(len, sides))
         # With as many cells as probes, the search is exact.
         most = max(probes * shorter // index.PROBED_ROWS, probes)
-        cells = cells or min(int(4 * longer**0.5), -(-total // 8), most)
+        cells = settings.cells or min(int(4 * longer**0.5), -(-total // 8), most)
         path = os.path.join(directory, "centres.npy")
         if not storage.is_whole(path, directory):
             storage.save(path, self._train(sides, cells))

@@ -16,6 +16,7 @@ own index, which searches query by query.
 from __future__ import annotations
 
 import abc
+import dataclasses
 from collections.abc import Sequence
 
 import faiss
@@ -29,6 +30,23 @@ _FLAT_COSINES = 10**10
 # k neighbours of a query.
 PROBED_ROWS = 2048
 ROWS_AT_ONCE = 16_384
+
+
+@dataclasses.dataclass
+class SearchSettings:
+    """How to search.
+
+    Attributes:
+        kind: one of `choices.INDEXES`, or `auto`.
+        cells: the number of cells of `ivf` and `pq`; 0: see `cells.Cells`.
+        probes: the number of cells to search for each query.
+        memory: the memory limit in bytes.
+    """
+
+    kind: str = "auto"
+    cells: int = 0
+    probes: int = 32
+    memory: int = 2 << 30
 
 
 def choose(rows: Sequence[int], dim: int, memory: int) -> str:

@@ -19,6 +19,7 @@ from cmlm.errors import UserError
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import encoded, negatives, neighbours, texts, vectors
 from cmlm.mining import pairs as pairs_lib
+from cmlm.mining.index import SearchSettings
 from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import Reader
 
@@ -47,7 +48,7 @@ class Job:
     source: Reader | None
     output: str
     work_dir: str
-    search: neighbours.SearchSettings
+    search: SearchSettings
     workers: Workers = HERE
     target: Reader | None = None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import shutil
@@ -18,29 +17,13 @@ from cmlm.errors import UserError, advised
 from cmlm.mining import cells as cells_lib
 from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
+from cmlm.mining.index import SearchSettings
 from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import ShardedVectors, shard_path
 
 _ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
 # Enough queries for each cell that a block reads, and blocks enough for some workers.
 _LONGEST_BLOCK = 1 << 17
-
-
-@dataclasses.dataclass
-class SearchSettings:
-    """How to search.
-
-    Attributes:
-        kind: one of `choices.INDEXES`, or `auto`.
-        cells: the number of cells of `ivf` and `pq`; 0: see `cells.Cells`.
-        probes: the number of cells to search for each query.
-        memory: the memory limit in bytes.
-    """
-
-    kind: str = "auto"
-    cells: int = 0
-    probes: int = 32
-    memory: int = 2 << 30
 
 
 def check_size(side: str, rows: int, k: int) -> None:
@@ -230,13 +213,8 @@ class Searcher:
         if self.kind == "flat":
             return index_lib.Flat(pool, settings.memory)
         if self._cells is None:
-            self._cells = cells_lib.Cells(
-                list(self._sides.values()),
-                self._directory,
-                settings.cells,
-                settings.probes,
-                settings.memory,
-            )
+            sides = list(self._sides.values())
+            self._cells = cells_lib.Cells(sides, self._directory, settings)
         own = {name: os.path.join(self._directory, name) for name in self._sides}
         if self.kind == "pq":
             return compressed.Pq(pool, self._cells, own[other], settings.memory)
