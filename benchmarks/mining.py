@@ -100,9 +100,9 @@ def cmlm_arm(directory, index, probes, memory):
     searcher = neighbours.Searcher(
         *sides, os.path.join(directory, "neighbours"), settings
     )
-    found = [searcher.find(name, _K) for name in _SIDES]
+    found = {name: searcher.find(name, _K) for name in _SIDES}
     clock.lap("search")
-    mined = pairs.mine(*found, "ratio", "max")
+    mined = pairs.mine(found, pairs.PairRule("ratio", "max"))
     clock.lap("pairs")
     return clock.report(searcher.kind, mined["source"], mined["target"], len(sides[0]))
 

@@ -376,42 +376,39 @@ def _reader(encoder, reading, flag: str):
 
 def _mine_pairs(job, inputs: dict) -> list[str]:
     """Mines pairs. Returns the lines to print."""
-    from cmlm.mining import jobs
+    from cmlm.mining import jobs, pairs
 
-    return jobs.mine_pairs(
-        job,
-        inputs["source"],
-        inputs["target"],
-        FLAGS.neighbours,
-        FLAGS.margin,
-        FLAGS.retrieval,
-        FLAGS.threshold,
-        FLAGS.one_to_one and not FLAGS.repeat_sentences,
-    )
+    one_to_one = FLAGS.one_to_one and not FLAGS.repeat_sentences
+    threshold = _threshold(FLAGS.margin)
+    rule = pairs.PairRule(FLAGS.margin, FLAGS.retrieval, threshold, one_to_one)
+    sides = inputs["source"], inputs["target"]
+    return jobs.mine_pairs(job, *sides, FLAGS.neighbours, rule)
+
+
+def _threshold(margin: str) -> float:
+    """Returns the lowest score to keep."""
+    from cmlm.mining import pairs
+
+    return pairs.THRESHOLDS[margin] if FLAGS.threshold is None else FLAGS.threshold
 
 
 def _read_bitext(job, inputs: dict) -> list[str]:
     """Filters a bitext, or adds hard negatives. Returns the lines to print."""
     from cmlm.data import bitext
-    from cmlm.mining import jobs, pairs
+    from cmlm.mining import jobs, negatives
 
     report = bitext.inspect(inputs["bitext"])
     print(f"{FLAGS.bitext}: {report}", file=sys.stderr)
     if FLAGS.score:
-        threshold = FLAGS.threshold
-        if threshold is None:
-            threshold = pairs.THRESHOLDS["absolute"]
+        threshold = _threshold("absolute")
         return jobs.score_pairs(job, inputs["bitext"], report.columns, threshold)
     if report.columns > 2:
         print(f"the hard negatives of {FLAGS.bitext} are replaced", file=sys.stderr)
+    rule = negatives.NegativeRule(
+        FLAGS.hard_negatives, FLAGS.skip_nearest, FLAGS.max_cosine
+    )
     return jobs.mine_negatives(
-        job,
-        inputs["bitext"],
-        report.columns,
-        inputs.get("pool"),
-        FLAGS.hard_negatives,
-        FLAGS.skip_nearest,
-        FLAGS.max_cosine,
+        job, inputs["bitext"], report.columns, inputs.get("pool"), rule
     )
 
 

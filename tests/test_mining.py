@@ -31,6 +31,8 @@ from cmlm.mining import (
     texts,
     vectors,
 )
+from cmlm.mining.negatives import NegativeRule
+from cmlm.mining.pairs import PairRule
 from cmlm.mining.vectors import Reader
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -625,7 +627,8 @@ def test_missing_neighbours_are_left_out(tmp_path):
     filled = np.where(missing, 0.3, cosines).mean(axis=1)
     own = means.beside(np.arange(len(rows)), np.float32(0.3))
     np.testing.assert_allclose(own, filled, atol=1e-6)
-    mined = pairs.mine(forward, backward, "ratio", "forward", one_to_one=False)
+    rule = PairRule("ratio", "forward", one_to_one=False)
+    mined = pairs.mine({"source": forward, "target": backward}, rule)
     assert mined["target"].min() >= 0 and np.isfinite(mined["score"]).all()
     assert len(mined) == (~missing).any(axis=1).sum()
 
@@ -653,8 +656,8 @@ def test_few_sentences_find_their_partners_among_many(
         settings = index.SearchSettings(kind, cells, memory=8 * MEMORY)
         directory = str(tmp_path / kind)
         searcher = neighbours.Searcher(*few_and_many, directory, settings)
-        found = [searcher.find(side, 4) for side in ("source", "target")]
-        return pairs.mine(*found, "ratio", "max", 1.04)
+        found = {side: searcher.find(side, 4) for side in ("source", "target")}
+        return pairs.mine(found, PairRule("ratio", "max", 1.04))
 
     exact, mined = mine("flat", 0), mine(kind, cells)
     for each in (exact, mined):
@@ -668,13 +671,13 @@ def test_few_sentences_find_their_partners_among_many(
 
 def test_pairs_below_the_threshold_are_not_held(small, monkeypatch):
     """Of many proposed pairs, few may reach the threshold."""
-    *_, forward, backward = small
+    *_, found = small
     held = []
     concatenate = np.concatenate
     monkeypatch.setattr(
         pairs.np, "concatenate", lambda a: held.extend(map(len, a)) or concatenate(a)
     )
-    assert len(pairs.mine(forward, backward, "ratio", "max", threshold=9)) == 0
+    assert len(pairs.mine(found, PairRule("ratio", "max", threshold=9))) == 0
     assert held and not any(held)
 
 
@@ -802,24 +805,20 @@ def small(tmp_path_factory):
     on_disk = [stored(x, directory / "x"), stored(y, directory / "y")]
     settings = index.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*on_disk, str(directory / "n"), settings)
-    return x, y, searcher.find("source", 4), searcher.find("target", 4)
+    return x, y, {side: searcher.find(side, 4) for side in ("source", "target")}
 
 
 @pytest.mark.parametrize("one_to_one", [True, False])
 @pytest.mark.parametrize("retrieval", choices.RETRIEVALS)
 @pytest.mark.parametrize("margin", choices.MARGINS)
 def test_pairs_are_those_of_brute_force(small, margin, retrieval, one_to_one):
-    x, y, forward, backward = small
-    needed = pairs.needed(retrieval, margin)
+    x, y, found = small
     for threshold in (
         -np.inf,
         {"ratio": 1.06, "distance": 0.05, "absolute": 0.9}[margin],
     ):
-        got = pairs.mine(
-            forward if "source" in needed else None,
-            backward if "target" in needed else None,
-            *(margin, retrieval, threshold, one_to_one),
-        )
+        rule = PairRule(margin, retrieval, threshold, one_to_one)
+        got = pairs.mine({side: found[side] for side in rule.needed}, rule)
         want = brute_force_pairs(x, y, 4, margin, retrieval, threshold, one_to_one)
         assert 10 < len(want) == len(got)
         np.testing.assert_allclose(got["score"], [pair[0] for pair in want], atol=1e-6)
@@ -848,7 +847,7 @@ def test_a_mistake_in_a_side_is_found_before_any_encoding(tmp_path, mistake):
     encoder, settings = Encoder(), index.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Reader(encoder), f"{tmp_path}/out.tsv", f"{tmp_path}/work", settings)
     with pytest.raises(UserError, match=said):
-        jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, "ratio", "max", 0, True)
+        jobs.mine_pairs(job, [f"{tmp_path}/a"], target, k, PairRule("ratio", "max"))
     assert encoder.asked == []
 
 
@@ -863,10 +862,10 @@ def test_too_many_cells_are_refused_before_anything_is_encoded(tmp_path, job_of)
     with pytest.raises(UserError, match="--cells is 5; allowed: up to 4"):
         if job_of == "pairs":
             sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
-            jobs.mine_pairs(job, *sides, 1, "ratio", "max", 0.0, True)
+            jobs.mine_pairs(job, *sides, 1, PairRule("ratio", "max"))
         else:
             given = job, [f"{tmp_path}/bitext.tsv"], 2, None
-            jobs.mine_negatives(*given, 1, 0, 1.0)
+            jobs.mine_negatives(*given, NegativeRule(1))
     assert encoder.asked == []
 
 
@@ -891,7 +890,7 @@ def test_languages_in_cells_of_their_own_have_no_pairs(tmp_path, retrieval, said
     job = jobs.Job(Reader(Apart()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     with pytest.raises(UserError, match=said):
-        jobs.mine_pairs(job, *sides, 2, "ratio", retrieval, None, True)
+        jobs.mine_pairs(job, *sides, 2, PairRule("ratio", retrieval))
 
 
 def test_a_copy_of_a_sentence_takes_no_place_of_its_translation(tmp_path, capsys):
@@ -911,7 +910,7 @@ def test_a_copy_of_a_sentence_takes_no_place_of_its_translation(tmp_path, capsys
     job = jobs.Job(reader, f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
     sides = [f"{tmp_path}/a"], [f"{tmp_path}/b"]
     for retrieval in choices.RETRIEVALS:
-        jobs.mine_pairs(job, *sides, 4, "ratio", retrieval, 1.04, False)
+        jobs.mine_pairs(job, *sides, 4, PairRule("ratio", retrieval, 1.04, False))
         assert "2 pairs of a sentence and its copy" in capsys.readouterr().err
         rows = (tmp_path / "out.tsv").read_text().splitlines()
         pairs_of = {tuple(line.split("\t")) for line in rows}
@@ -923,7 +922,7 @@ def test_a_copy_of_a_sentence_takes_no_place_of_its_translation(tmp_path, capsys
     for name, lines in (("a", source[:2]), ("b", target[1::-1])):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     with pytest.raises(UserError, match="no pair has two different sentences; allowed"):
-        jobs.mine_pairs(job, *sides, 1, "absolute", "forward", None, True)
+        jobs.mine_pairs(job, *sides, 1, PairRule("absolute", "forward"))
 
 
 def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
@@ -934,8 +933,8 @@ def test_the_highest_score_is_named_if_no_pair_reaches_the_threshold(tmp_path):
     job = jobs.Job(Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
 
     def mine(threshold):
-        given = ([f"{tmp_path}/a"], [f"{tmp_path}/b"], 2, "distance", "max")
-        return jobs.mine_pairs(job, *given, threshold, True)
+        rule = PairRule("distance", "max", threshold)
+        return jobs.mine_pairs(job, [f"{tmp_path}/a"], [f"{tmp_path}/b"], 2, rule)
 
     with pytest.raises(UserError, match="--threshold is 9; .*highest score") as error:
         mine(9.0)
@@ -960,13 +959,13 @@ def test_negatives_are_near_and_wrong(tmp_path):
     ]
     settings = index.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
-    k = negatives.neighbours_for(2, 1, len(pool), False)
+    k = negatives.neighbours_for(NegativeRule(2, 1), len(pool), False)
     found = searcher.find("source", k)
     cosines, rows = brute_force(sides[0].read(0, 6), sides[1].read(0, 9), 9)
     for skip, limit in itertools.product((0, 1), (1.0, 0.2)):
-        got = negatives.choose(
-            *(source, target, pool, found, 2, skip, limit, str(tmp_path), sides)
-        )
+        rule = NegativeRule(2, skip, limit)
+        given = (source, target, pool, found, sides, rule)
+        got = negatives.choose(*given, str(tmp_path))
         for number, word in enumerate(words):
             known = {word, f"{word}!"} | ({"rouge!"} if word == "red" else set())
             want = [
@@ -979,23 +978,23 @@ def test_negatives_are_near_and_wrong(tmp_path):
             else:
                 assert pool.take(got[number]) == want
     with pytest.raises(UserError, match="pool has 9 distinct .* at least 10"):
-        negatives.neighbours_for(8, 1, 9, True)
+        negatives.neighbours_for(NegativeRule(8, 1), 9, True)
     # Of other texts, all may be wrong.
-    assert negatives.neighbours_for(8, 1, 9, False) == 9
+    assert negatives.neighbours_for(NegativeRule(8, 1), 9, False) == 9
 
 
 def test_one_negative_is_named_in_the_singular(tmp_path):
     (tmp_path / "bitext.tsv").write_text("a\tA\nb\tB\n")
     search = index.SearchSettings("flat", memory=MEMORY)
     job = jobs.Job(Reader(Encoder()), f"{tmp_path}/out.tsv", f"{tmp_path}/work", search)
-    arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None, 1, 0)
-    (said,) = jobs.mine_negatives(*arguments, 1.0)
+    arguments = (job, [f"{tmp_path}/bitext.tsv"], 2, None)
+    (said,) = jobs.mine_negatives(*arguments, NegativeRule(1))
     assert said.endswith(
         "2 pairs with 1 hard negative each; left out: 0 pairs with fewer"
     )
     said = "no pair has 1 hard negative; allowed: a higher --max_cosine than -1, or a"
     with pytest.raises(UserError, match=said):
-        jobs.mine_negatives(*arguments, -1.0)
+        jobs.mine_negatives(*arguments, NegativeRule(1, max_cosine=-1.0))
 
 
 @pytest.mark.parametrize("kind", ["too near", "translations", "equal"])
@@ -1022,9 +1021,11 @@ def test_negatives_behind_the_first_neighbours_are_found(
     ]
     settings = index.SearchSettings("flat", memory=MEMORY)
     searcher = neighbours.Searcher(*sides, str(tmp_path / "n"), settings)
-    found = searcher.find("source", negatives.neighbours_for(2, 1, len(pool), True))
     skip = 2 if kind == "translations" else 1
-    arguments = (source, target, pool, found, 2, skip, limit, str(tmp_path), sides)
+    rule = NegativeRule(2, skip, limit)
+    k = negatives.neighbours_for(NegativeRule(2, 1), len(pool), True)
+    found = searcher.find("source", k)
+    arguments = (source, target, pool, found, sides, rule, str(tmp_path))
     first = (1 if kind == "equal" else 60) + skip
     assert negatives.choose(*arguments).tolist() == [[first, first + 1]] * 3
     if kind != "equal":

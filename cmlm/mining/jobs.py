@@ -20,6 +20,7 @@ from cmlm.mining import cells as cells_lib
 from cmlm.mining import encoded, negatives, neighbours, texts, vectors
 from cmlm.mining import pairs as pairs_lib
 from cmlm.mining.index import SearchSettings
+from cmlm.mining.pairs import PairRule
 from cmlm.mining.texts import Texts
 from cmlm.mining.vectors import Reader
 
@@ -134,10 +135,7 @@ def mine_pairs(
     sources: Sequence[str] | str,
     targets: Sequence[str] | str,
     k: int,
-    margin: str,
-    retrieval: str,
-    threshold: float | None,
-    one_to_one: bool,
+    rule: PairRule,
 ) -> list[str]:
     """Mines translation pairs from two unaligned texts and writes them with scores.
 
@@ -148,8 +146,7 @@ def mine_pairs(
         job: the shared settings.
         sources, targets: the files of the two texts, or folders, see `Job.side`.
         k: the number of neighbours of each sentence, for the margin.
-        margin, retrieval, one_to_one: see `pairs.mine`.
-        threshold: the lowest score; None: `pairs.THRESHOLDS[margin]`.
+        rule: which pairs to take.
 
     Returns:
         Lines that describe the written files.
@@ -159,20 +156,14 @@ def mine_pairs(
             sentences, the sides have vectors of different models, or no pair reaches
             the threshold.
     """
-    needed = pairs_lib.needed(retrieval, margin)
-    sides = _two_sides(job, {"source": sources, "target": targets}, needed, k)
+    sides = _two_sides(job, {"source": sources, "target": targets}, rule.needed, k)
     searcher = job.searcher(sides)
-    found = {side: searcher.find(side, k) for side in needed}
+    found = {side: searcher.find(side, k) for side in rule.needed}
     source, target = (text for text, _ in sides.values())
     for side, both in (("source", (source, target)), ("target", (target, source))):
         if side in found:
             found[side].leave_out_equal(*both)
-    if threshold is None:
-        threshold = pairs_lib.THRESHOLDS[margin]
-    mine = functools.partial(
-        pairs_lib.mine, found.get("source"), found.get("target"), margin, retrieval
-    )
-    pairs = mine(threshold, one_to_one)
+    pairs = pairs_lib.mine(found, rule)
     if copies := max(each.copies for each in found.values()):
         print(
             f"{counted(copies, 'pair')} of a sentence and its copy in the other text: "
@@ -180,10 +171,11 @@ def mine_pairs(
             file=sys.stderr,
         )
     if not len(pairs):
-        highest = mine(one_to_one=False)["score"].max(initial=-np.inf)
+        every = dataclasses.replace(rule, threshold=-np.inf, one_to_one=False)
+        highest = pairs_lib.mine(found, every)["score"].max(initial=-np.inf)
         if np.isneginf(highest):
-            raise _no_pair(retrieval, copies)
-        raise _none_reaches(threshold, highest, "score")
+            raise _no_pair(rule.retrieval, copies)
+        raise _none_reaches(rule.threshold, highest, "score")
     with _output_and_scores(job.output) as (file, scores):
         for score, cosine in zip(pairs["score"], pairs["cosine"], strict=True):
             scores.write(f"{score:.6f}\t{cosine:.6f}\n")
@@ -192,8 +184,8 @@ def mine_pairs(
             columns = (source.take(part["source"]), target.take(part["target"]))
             file.writelines(f"{a}\t{b}\n" for a, b in zip(*columns, strict=True))
     return [
-        f"{job.output}  {counted(len(pairs), 'pair')} with a score ({margin}) of "
-        f"{threshold:g} or more, the best first",
+        f"{job.output}  {counted(len(pairs), 'pair')} with a score ({rule.margin}) of "
+        f"{rule.threshold:g} or more, the best first",
         f"{scores_path(job.output)}  score TAB cosine of each line",
     ]
 
@@ -282,9 +274,7 @@ def mine_negatives(
     bitext: Sequence[str],
     columns: int,
     pool_files: Sequence[str] | None,
-    count: int,
-    skip: int,
-    max_cosine: float,
+    rule: negatives.NegativeRule,
 ) -> list[str]:
     """Writes a bitext with hard negatives in further columns.
 
@@ -294,7 +284,7 @@ def mine_negatives(
         columns: the number of columns of the bitext; hard negatives replace the columns
             after the second.
         pool_files: the files of the text to take negatives from; None: all targets.
-        count, skip, max_cosine: see `negatives.choose`.
+        rule: which negatives to take.
 
     Returns:
         Lines that describe the written file.
@@ -316,21 +306,12 @@ def mine_negatives(
         lines = functools.partial(texts.read_lines, pool_files)
         pool = job.gather(lines, "pool", "--pool")
         sides = {"bitext-1": source, "pool": pool}
-    k = negatives.neighbours_for(count, skip, len(pool), pool is target)
+    k = negatives.neighbours_for(rule, len(pool), pool is target)
     cells_lib.check_number(job.search.cells, len(source) + len(pool))
     both = {name: (side, job.encode(name, side)) for name, side in sides.items()}
     found = job.searcher(both).find("source", k)
-    rows = negatives.choose(
-        source,
-        target,
-        pool,
-        found,
-        count,
-        skip,
-        max_cosine,
-        job.work_dir,
-        tuple(stored for _, stored in both.values()),
-    )
+    stored = tuple(own for _, own in both.values())
+    rows = negatives.choose(source, target, pool, found, stored, rule, job.work_dir)
     written = 0
     with files.atomic_text(job.output) as file:
         for a, b in zip(source.rows, target.rows, strict=True):
@@ -340,18 +321,18 @@ def mine_negatives(
                 written += 1
         if not written:
             ways = {
-                f"a lower --hard_negatives than {count}": count > 1,
-                f"a lower --skip_nearest than {skip}": skip > 0,
-                f"a higher --max_cosine than {max_cosine:g}": max_cosine < 1,
+                f"a lower --hard_negatives than {rule.count}": rule.count > 1,
+                f"a lower --skip_nearest than {rule.skip}": rule.skip > 0,
+                f"a higher --max_cosine than {rule.max_cosine:g}": rule.max_cosine < 1,
                 "a larger --pool": True,
             }
             raise UserError(
-                f"no pair has {counted(count, 'hard negative')}; allowed: "
+                f"no pair has {counted(rule.count, 'hard negative')}; allowed: "
                 f"{', or '.join(way for way, helps in ways.items() if helps)}"
             )
     return [
         f"{job.output}  {counted(written, 'pair')} with "
-        f"{counted(count, 'hard negative')} each; left out: "
+        f"{counted(rule.count, 'hard negative')} each; left out: "
         f"{counted(source.lines - written, 'pair')} with fewer"
     ]
 

@@ -32,26 +32,41 @@ MOST_COSINES = 10**11
 _SOURCES_AT_ONCE, _POOL_AT_ONCE = 1024, 16_384
 
 
-def neighbours_for(count: int, skip: int, pool: int, has_right: bool) -> int:
+@dataclasses.dataclass(frozen=True)
+class NegativeRule:
+    """Which texts become the hard negatives of a source.
+
+    Attributes:
+        count: the number of negatives of a source.
+        skip: the number of nearest wrong texts to leave out.
+        max_cosine: the highest cosine of a negative with its source.
+    """
+
+    count: int
+    skip: int = 0
+    max_cosine: float = 1.0
+
+
+def neighbours_for(rule: NegativeRule, pool: int, has_right: bool) -> int:
     """Returns the number of neighbours to find for each source.
 
     Args:
-        count: the number of hard negatives of a pair.
-        skip: the number of nearest wrong texts to leave out.
+        rule: the negatives to choose.
         pool: the number of texts to choose from.
         has_right: whether each source's right translation is among them.
 
     Raises:
         UserError: the pool is too small.
     """
-    least = count + skip + has_right
+    wrong = rule.count + rule.skip
+    least = wrong + has_right
     if least > pool:
         raise UserError(
             f"the pool has {counted(pool, 'distinct sentence')}; "
-            f"--hard_negatives={count} with --skip_nearest={skip} needs at least "
-            f"{least}"
+            f"--hard_negatives={rule.count} with --skip_nearest={rule.skip} needs at "
+            f"least {least}"
         )
-    return min(count + skip + _SPARE, pool)
+    return min(wrong + _SPARE, pool)
 
 
 def choose(
@@ -59,11 +74,9 @@ def choose(
     target: Texts,
     pool: Texts,
     found: NeighbourFiles,
-    count: int,
-    skip: int,
-    max_cosine: float,
-    directory: str,
     vectors: tuple[ShardedVectors, ShardedVectors],
+    rule: NegativeRule,
+    directory: str,
 ) -> np.ndarray:
     """Chooses hard negatives for each distinct source.
 
@@ -78,28 +91,26 @@ def choose(
         source, target: the columns of the bitext, with the same number of lines.
         pool: texts to choose from.
         found: neighbours of the sources in the pool.
-        count: the number of negatives of a source.
-        skip: the number of nearest candidates to leave out.
-        max_cosine: the highest cosine of a negative with its source.
-        directory: the directory for the file of the result.
         vectors: the unit vectors of `source` and of `pool`.
+        rule: which candidates to take.
+        directory: the directory for the file of the result.
 
     Returns:
         Rows of the pool, int64 [len(source), count], the nearest first. A source with
         fewer than `count` negatives has -1 in its whole row.
     """
     path = os.path.join(directory, "negatives.npy")
-    chosen = storage.new_map(path, "<i8", (len(source), count))
-    choice = _Choice(source, target, pool, count, skip, chosen)
-    short = _from_neighbours(found, choice, max_cosine)
+    chosen = storage.new_map(path, "<i8", (len(source), rule.count))
+    choice = _Choice(source, target, pool, rule, chosen)
+    short = _from_neighbours(found, choice)
     with progress.bar(len(short), "choosing from the whole pool") as bar:
         for first in range(0, len(short), _SOURCES_AT_ONCE):
             part = short[first : first + _SOURCES_AT_ONCE]
             known = [choice.known_to(own) for own in part]
             # So many are enough, whichever of the known texts are in the pool.
-            needs = [count + skip + len(texts) for texts in known]
+            needs = [rule.count + rule.skip + len(texts) for texts in known]
             queries = vectors[0].take(np.array(part))
-            near = _nearest_allowed(queries, vectors[1], needs, max_cosine)
+            near = _nearest_allowed(queries, vectors[1], needs, rule.max_cosine)
             for each in zip(part, near, known, strict=True):
                 choice.take(*each)
             bar.update(len(part))
@@ -111,15 +122,14 @@ class _Choice:
     """The negatives that are chosen so far.
 
     Attributes:
-        source, target, pool, count, skip: see `choose`.
+        source, target, pool, rule: see `choose`.
         rows: the result of `choose`.
     """
 
     source: Texts
     target: Texts
     pool: Texts
-    count: int
-    skip: int
+    rule: NegativeRule
     rows: np.ndarray
 
     def __post_init__(self):
@@ -140,20 +150,18 @@ class _Choice:
             row
             for row, text in zip(candidates, self.pool.take(candidates), strict=True)
             if text not in known
-        ][self.skip : self.skip + self.count]
-        is_enough = len(wrong) == self.count
+        ][self.rule.skip : self.rule.skip + self.rule.count]
+        is_enough = len(wrong) == self.rule.count
         self.rows[own] = wrong if is_enough else -1
         return is_enough
 
 
-def _from_neighbours(
-    found: NeighbourFiles, choice: _Choice, max_cosine: float
-) -> array.array:
+def _from_neighbours(found: NeighbourFiles, choice: _Choice) -> array.array:
     """Chooses from neighbours. Returns the sources to compare with the whole pool."""
     pool, short, left_out = len(choice.pool), array.array("q"), 0
     with progress.bar(len(found), "choosing negatives") as bar:
         for start, cosines, rows in found.blocks():
-            allowed = (rows >= 0) & (_cut(cosines) <= max_cosine)
+            allowed = (rows >= 0) & (_cut(cosines) <= choice.rule.max_cosine)
             for own, (fits, candidates) in enumerate(
                 zip(allowed, rows, strict=True), start
             ):

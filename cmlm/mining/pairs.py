@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 import numpy as np
 
 from cmlm.mining import margins
@@ -19,103 +22,101 @@ PAIR = np.dtype(
 )
 
 
-def needed(retrieval: str, margin: str) -> tuple[str, ...]:
-    """Returns the sides whose neighbours `mine` needs.
+@dataclasses.dataclass(frozen=True)
+class PairRule:
+    """Which pairs to take (Artetxe and Schwenk, 2019, section 3.2).
 
-    Plain cosines in one direction need the neighbours of one side only.
-    """
-    if margin == "absolute" and retrieval in ("forward", "backward"):
-        return ("source",) if retrieval == "forward" else ("target",)
-    return ("source", "target")
-
-
-def mine(
-    of_source: NeighbourFiles | None,
-    of_target: NeighbourFiles | None,
-    margin: str,
-    retrieval: str,
-    threshold: float = -np.inf,
-    one_to_one: bool = True,
-) -> np.ndarray:
-    """Selects pairs (Artetxe and Schwenk, 2019, section 3.2).
-
-    `forward` takes the best candidate of each source sentence, and `backward` the best
-    candidate of each target sentence. `intersection` takes the pairs that both find,
-    and `max` the pairs of either.
-
-    Args:
-        of_source, of_target: neighbours of the two sides; a side that `needed` does not
-            list may be None.
-        margin: one of `margins.MARGINS`.
-        retrieval: one of `choices.RETRIEVALS`.
+    Attributes:
+        margin: one of `choices.MARGINS`.
+        retrieval: one of `choices.RETRIEVALS`. `forward` takes the best candidate of
+            each source sentence, and `backward` the best candidate of each target
+            sentence. `intersection` takes the pairs that both find, and `max` the pairs
+            of either.
         threshold: the lowest score to keep.
         one_to_one: use each sentence at most once. Pairs are taken greedily, in the
             order of their scores.
+    """
+
+    margin: str
+    retrieval: str
+    threshold: float = -np.inf
+    one_to_one: bool = True
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The sides whose neighbours `mine` needs: one for cosines in one direction."""
+        if self.margin == "absolute" and self.retrieval in ("forward", "backward"):
+            return ("source",) if self.retrieval == "forward" else ("target",)
+        return ("source", "target")
+
+
+def mine(found: Mapping[str, NeighbourFiles], rule: PairRule) -> np.ndarray:
+    """Selects pairs.
+
+    Args:
+        found: the neighbours of each side that `rule.needed` lists.
+        rule: which pairs to take.
 
     Returns:
         The pairs, PAIR [n], by falling score; ties by source row, then by target row.
     """
-    means = [
-        None if margin == "absolute" else found.means()
-        for found in (of_source, of_target)
-    ]
+    means = {}
+    if rule.margin != "absolute":
+        means = {side: neighbours.means() for side, neighbours in found.items()}
     proposed = []
-    if retrieval != "backward":
-        sides = ("source", "target")
-        proposed.append(_best(of_source, *means, margin, sides, threshold))
-    if retrieval != "forward":
-        sides = ("target", "source")
-        # An intersection takes the scores of the forward pairs.
-        lowest = -np.inf if retrieval == "intersection" else threshold
-        proposed.append(_best(of_target, *means[::-1], margin, sides, lowest))
-    if retrieval == "intersection":
+    if rule.retrieval != "backward":
+        proposed.append(_best("source", "target", found, means, rule))
+    if rule.retrieval != "forward":
+        lowest = rule
+        if rule.retrieval == "intersection":
+            # An intersection takes the scores of the forward pairs.
+            lowest = dataclasses.replace(rule, threshold=-np.inf)
+        proposed.append(_best("target", "source", found, means, lowest))
+    if rule.retrieval == "intersection":
         forward, backward = proposed
-        back = np.full(len(of_target), -1, np.int64)
+        back = np.full(len(found["target"]), -1, np.int64)
         back[backward["target"]] = backward["source"]
         chosen = forward[back[forward["target"]] == forward["source"]]
     else:
         chosen = np.concatenate(proposed)
     chosen = chosen[np.lexsort((chosen["target"], chosen["source"], -chosen["score"]))]
-    if one_to_one:
+    if rule.one_to_one:
         return chosen[_greedy(chosen)]
-    return chosen[_first(chosen)] if retrieval == "max" else chosen
+    return chosen[_first(chosen)] if rule.retrieval == "max" else chosen
 
 
 def _best(
-    found: NeighbourFiles,
-    of_x: Means | None,
-    of_y: Means | None,
-    margin: str,
-    sides: tuple[str, str],
-    threshold: float,
+    x: str,
+    y: str,
+    found: Mapping[str, NeighbourFiles],
+    means: Mapping[str, Means],
+    rule: PairRule,
 ) -> np.ndarray:
     """Returns the pairs of each x with its best candidate y.
 
     Args:
-        found: the neighbours of x.
-        of_x, of_y: the mean cosines of both sides, or None.
-        margin: see `mine`.
-        sides: the names of x and y.
-        threshold: the lowest score to keep.
+        x, y: the names of the sides.
+        found: the neighbours of each side.
+        means: the mean cosines of each side, unless the margin is `absolute`.
+        rule: the margin, and the lowest score to keep.
     """
-    x, y = sides
     parts = []
-    for start, cosines, rows in found.blocks():
+    for start, cosines, rows in found[x].blocks():
         each = np.arange(len(rows))
-        if margin == "absolute":
+        if rule.margin == "absolute":
             scores = cosines.astype(np.float64)
         else:
             known = np.where(rows < 0, np.float32(0), cosines)
-            own = of_x.beside(start + each[:, np.newaxis], known)
-            usual = own, of_y.beside(rows, known)
-            scores = margins.score(known, *usual, margin)
+            of_x = means[x].beside(start + each[:, np.newaxis], known)
+            of_y = means[y].beside(rows, known)
+            scores = margins.score(known, of_x, of_y, rule.margin)
         scores[rows < 0] = -np.inf
         best = np.argmax(scores, axis=1)
         chosen = np.empty(len(rows), PAIR)
         chosen[x], chosen[y] = start + each, rows[each, best]
         chosen["score"], chosen["cosine"] = scores[each, best], cosines[each, best]
         there = chosen["score"] > -np.inf
-        parts.append(chosen[there & (chosen["score"] >= threshold)])
+        parts.append(chosen[there & (chosen["score"] >= rule.threshold)])
     return np.concatenate(parts)
 
 
