@@ -160,9 +160,8 @@ def mine_pairs(
     searcher = job.searcher(sides)
     found = {side: searcher.find(side, k) for side in rule.needed}
     source, target = (text for text, _ in sides.values())
-    for side, both in (("source", (source, target)), ("target", (target, source))):
-        if side in found:
-            found[side].leave_out_equal(*both)
+    for side, near in found.items():
+        near.leave_out_equal(sides[side][0], sides[neighbours.OTHER[side]][0])
     pairs = pairs_lib.mine(found, rule)
     if copies := max(each.copies for each in found.values()):
         print(
@@ -208,9 +207,9 @@ def _two_sides(
         raise UserError(
             "--source and --target hold the same text; allowed: texts of two languages"
         )
-    for queries, searched in (("source", "target"), ("target", "source")):
-        if queries in needed:
-            neighbours.check_size(searched, len(opened[searched][0]), k)
+    for side in needed:
+        searched = neighbours.OTHER[side]
+        neighbours.check_size(searched, len(opened[searched][0]), k)
     total = sum(len(text) for text, _ in opened.values())
     cells_lib.check_number(job.search.cells, total)
     sides = {

@@ -19,8 +19,9 @@ from cmlm.mining import compressed, storage
 from cmlm.mining import index as index_lib
 from cmlm.mining.index import SearchSettings
 from cmlm.mining.texts import Texts
-from cmlm.mining.vectors import ShardedVectors, shard_path
+from cmlm.mining.vectors import ShardedVectors
 
+OTHER = {"source": "target", "target": "source"}
 _ENTRY = np.dtype([("cosine", "<f4"), ("row", "<i8")])
 # Enough queries for each cell that a block reads, and blocks enough for some workers.
 _LONGEST_BLOCK = 1 << 17
@@ -62,27 +63,17 @@ class Means(NamedTuple):
         return self.known[queries] + self.missing[queries] * cosines
 
 
-class NeighbourFiles:
-    """The neighbours of all queries, on disk.
-
-    Args:
-        directory: the directory of the files.
-        rows: the number of queries.
-        block_rows: the number of queries in a file.
+class NeighbourFiles(storage.RowFiles):
+    """The neighbours of all queries in blocks on disk, a row for each query.
 
     Attributes:
         copies: the number of equal texts that `blocks` left out, see `leave_out_equal`.
     """
 
-    def __init__(self, directory: str, rows: int, block_rows: int):
-        self._directory = directory
-        self._rows = rows
-        self._block_rows = block_rows
+    def __init__(self, directory: str, rows: int, file_rows: int):
+        super().__init__(directory, rows, file_rows)
         self._texts: tuple[Texts, Texts] | None = None
         self.copies = 0
-
-    def __len__(self) -> int:
-        return self._rows
 
     def leave_out_equal(self, queries: Texts, pool: Texts) -> None:
         """Makes neighbours with the text of their query missing neighbours."""
@@ -94,9 +85,8 @@ class NeighbourFiles:
         Missing neighbours have the cosine -inf and the row -1.
         """
         self.copies = 0
-        for number, start in enumerate(range(0, self._rows, self._block_rows)):
-            path = shard_path(self._directory, number)
-            entries = storage.load(path)
+        for number, start in enumerate(range(0, len(self), self._file_rows)):
+            entries = storage.load(self.path(number))
             cosines, rows = np.array(entries["cosine"]), np.array(entries["row"])
             if self._texts:
                 queries, pool = self._texts
@@ -108,7 +98,7 @@ class NeighbourFiles:
 
     def means(self) -> Means:
         """Returns the mean cosine of each query with its neighbours."""
-        known, missing = np.empty(self._rows), np.empty(self._rows, np.float32)
+        known, missing = np.empty(len(self)), np.empty(len(self), np.float32)
         for start, cosines, rows in self.blocks():
             own, there = slice(start, start + len(rows)), rows >= 0
             total = np.where(there, cosines, 0).sum(axis=1, dtype=np.float64)
@@ -167,15 +157,14 @@ class Searcher:
         Raises:
             UserError: the other side has fewer than k rows.
         """
-        other = "target" if side == "source" else "source"
-        queries, pool = self._sides[side], self._sides[other]
-        check_size(other, len(pool), k)
+        queries = self._sides[side]
+        check_size(OTHER[side], len(self._sides[OTHER[side]]), k)
         # The index is opened only if a block is missing.
         index = None
         directory = os.path.join(self._directory, f"{side}-{k}")
         about = storage.read_about(directory)
         if about is None:
-            index = self._open(side, other)
+            index = self._open(side)
             room = self._settings.memory // 2 // index.query_bytes(k)
             about = {"block_rows": int(np.clip(room, 1024, _LONGEST_BLOCK))}
             os.makedirs(directory, exist_ok=True)
@@ -183,33 +172,27 @@ class Searcher:
         path = storage.about_path(directory)
         with advised(f"delete {directory}"):
             size = json_files.field(about, "block_rows", int, path, at_least=1)
-        missing = [
-            number
-            for number in range(-(-len(queries) // size))
-            if not storage.is_whole(shard_path(directory, number))
-        ]
-        left = sum(min(size, len(queries) - number * size) for number in missing)
+        found = NeighbourFiles(directory, len(queries), size)
+        missing = found.missing()
         if missing and index is None:
-            index = self._open(side, other)
+            index = self._open(side)
         if self._workers.are_here:
-            start = functools.partial(_searching, lambda: index)
+            start = functools.partial(_searching, lambda: index, queries, found, k)
         else:
             # The files of the index are there now: each process opens them.
             index = None
             given = (*self._sides.values(), self._directory, self._settings)
-            reopen = functools.partial(_reopen, *given, side, other)
-            start = functools.partial(_searching, reopen)
-        self._workers.run(
-            functools.partial(start, queries, directory, size, k),
-            missing,
-            f"neighbours of the {side}, {self.kind}",
-            len(queries),
-            left,
-        )
-        return NeighbourFiles(directory, len(queries), size)
+            reopen = functools.partial(_reopen, *given, side)
+            start = functools.partial(_searching, reopen, queries, found, k)
+        what = f"neighbours of the {side}, {self.kind}"
+        left = found.count(missing)
+        self._workers.run(start, missing, what, len(queries), left)
+        return found
 
-    def _open(self, side: str, other: str) -> index_lib.Index:
-        settings, pool = self._settings, self._sides[other]
+    def _open(self, side: str) -> index_lib.Index:
+        """Opens the index of the rows that the queries of a side search."""
+        settings, other = self._settings, OTHER[side]
+        pool = self._sides[other]
         if self.kind == "flat":
             return index_lib.Flat(pool, settings.memory)
         if self._cells is None:
@@ -238,26 +221,24 @@ def _reopen(
     directory: str,
     settings: SearchSettings,
     side: str,
-    other: str,
 ) -> index_lib.Index:
-    return Searcher(source, target, directory, settings)._open(side, other)
+    return Searcher(source, target, directory, settings)._open(side)
 
 
 def _searching(
     open_index: Callable[[], index_lib.Index],
     queries: ShardedVectors,
-    directory: str,
-    size: int,
+    found: NeighbourFiles,
     k: int,
 ) -> Task:
     index = open_index()
 
     def search_block(number: int, report: Callable[[int], object]) -> None:
-        start, stop = number * size, min((number + 1) * size, len(queries))
+        start, stop = found.rows_of(number)
         cosines, rows = index.search(queries, start, stop, k)
         entries = np.empty(rows.shape, _ENTRY)
         entries["cosine"], entries["row"] = cosines, rows
-        storage.save(shard_path(directory, number), entries)
+        storage.save(found.path(number), entries)
         report(stop - start)
 
     return search_block

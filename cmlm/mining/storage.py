@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -15,6 +16,49 @@ from cmlm.common import arrays, checksums, files, json_files
 from cmlm.errors import advised
 
 _ABOUT = "about.json"
+
+
+class RowFiles:
+    """Rows of numbers in files of equal size, `00000.npy` etc.
+
+    Args:
+        directory: the directory of the files.
+        rows: the number of rows.
+        file_rows: the number of rows in a file; the last file may have fewer.
+    """
+
+    def __init__(self, directory: str, rows: int, file_rows: int):
+        self._directory = directory
+        self._rows = rows
+        self._file_rows = file_rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def path(self, number: int) -> str:
+        """Returns the path of a file."""
+        return os.path.join(self._directory, f"{number:05d}.npy")
+
+    def rows_of(self, number: int) -> tuple[int, int]:
+        """Returns the rows [start, stop) of a file."""
+        start = number * self._file_rows
+        return start, min(start + self._file_rows, len(self))
+
+    def missing(self) -> list[int]:
+        """Returns the numbers of the files that are not on disk.
+
+        Raises:
+            UserError: a file is damaged.
+        """
+        files = range(-(-len(self) // self._file_rows))
+        return [number for number in files if not self._is_there(number)]
+
+    def _is_there(self, number: int) -> bool:
+        return is_whole(self.path(number))
+
+    def count(self, numbers: Iterable[int]) -> int:
+        """Returns the number of rows in some of the files."""
+        return sum(stop - start for start, stop in map(self.rows_of, numbers))
 
 
 def save(path: str, array: np.ndarray) -> None:

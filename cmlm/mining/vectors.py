@@ -61,8 +61,8 @@ def _reopened(reopen: Open, expected: dict) -> DescribedEncoder:
     return encoder
 
 
-class ShardedVectors:
-    """Rows of numbers, such as unit vectors, in files of equal size, `00000.npy` etc.
+class ShardedVectors(storage.RowFiles):
+    """Rows of numbers, such as unit vectors, in shards with a description.
 
     Args:
         directory: a directory that `fill` has filled.
@@ -77,7 +77,6 @@ class ShardedVectors:
     """
 
     def __init__(self, directory: str):
-        self._directory = directory
         path = storage.about_path(directory)
         self.about = storage.read_about(directory)
         if self.about is None:
@@ -86,9 +85,8 @@ class ShardedVectors:
         if [type(size) for size in shape] != [int, int]:
             raise UserError(f"{path} has shape={shown(shape)}; allowed: [n, dim]")
         self.shape = tuple(shape)
-        self._shard_rows = json_files.field(
-            self.about, "shard_rows", int, path, at_least=1
-        )
+        size = json_files.field(self.about, "shard_rows", int, path, at_least=1)
+        super().__init__(directory, self.shape[0], size)
         self.dtype = json_files.field(self.about, "dtype", str, path, "float32")
         if self.dtype not in choices.DTYPES:
             raise UserError(
@@ -96,27 +94,15 @@ class ShardedVectors:
                 f"{' or '.join(choices.DTYPES)}"
             )
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
     @property
     def dim(self) -> int:
         return self.shape[1]
 
-    def missing(self) -> list[int]:
-        """Returns the shards that are not on disk.
-
-        Raises:
-            UserError: a shard has a wrong shape, or differs from its checksum.
-        """
-        shards = range(-(-len(self) // self._shard_rows))
-        return [shard for shard in shards if not self._is_there(shard)]
-
     def _is_there(self, shard: int) -> bool:
-        """Whether a shard is on disk; raises UserError if it is damaged."""
-        path = self.path(shard)
-        if not storage.is_whole(path):
+        """Whether a shard is on disk; raises UserError if it has a wrong shape, too."""
+        if not super()._is_there(shard):
             return False
+        path = self.path(shard)
         start, stop = self.rows_of(shard)
         found, shape = storage.load(path), (stop - start, self.dim)
         if found.shape != shape or found.dtype != self.dtype:
@@ -126,20 +112,11 @@ class ShardedVectors:
             )
         return True
 
-    def path(self, shard: int) -> str:
-        """Returns the file of a shard."""
-        return shard_path(self._directory, shard)
-
-    def rows_of(self, shard: int) -> tuple[int, int]:
-        """Returns the rows [start, stop) of a shard."""
-        start = shard * self._shard_rows
-        return start, min(start + self._shard_rows, len(self))
-
     def read(self, start: int, stop: int) -> np.ndarray:
         """Reads the rows [start, stop), float32 [rows, dim]."""
         stop = min(stop, len(self))
         rows = np.empty([stop - start, self.dim], np.float32)
-        for shard in range(start // self._shard_rows, -(-stop // self._shard_rows)):
+        for shard in range(start // self._file_rows, -(-stop // self._file_rows)):
             first, end = self.rows_of(shard)
             low, high = max(start, first), min(stop, end)
             part = storage.load(self.path(shard))[low - first : high - first]
@@ -150,20 +127,15 @@ class ShardedVectors:
         """Reads rows in any order, float32 [len(rows), dim]."""
         taken = np.empty([len(rows), self.dim], np.float32)
         order = np.argsort(rows, kind="stable")
-        shards = rows[order] // self._shard_rows
+        shards = rows[order] // self._file_rows
         borders = np.flatnonzero(shards[1:] != shards[:-1]) + 1
         for own in np.split(order, borders):
             # Each read maps its shard: a lasting map counts as memory of the process.
             if len(own):
-                shard = int(rows[own[0]]) // self._shard_rows
+                shard = int(rows[own[0]]) // self._file_rows
                 first, _ = self.rows_of(shard)
                 taken[own] = storage.load(self.path(shard))[rows[own] - first]
         return taken
-
-
-def shard_path(directory: str, shard: int) -> str:
-    """Returns a file of a directory whose files have numbers."""
-    return os.path.join(directory, f"{shard:05d}.npy")
 
 
 def encode(
@@ -280,9 +252,8 @@ def fill(
         storage.write_about(directory, about)
     filled = ShardedVectors(directory)
     missing = filled.missing()
-    left = sum(stop - first for first, stop in map(filled.rows_of, missing))
     task = functools.partial(_filling, filled, start)
-    workers.run(task, missing, what, len(filled), left)
+    workers.run(task, missing, what, len(filled), filled.count(missing))
     return filled
 
 
