@@ -33,7 +33,6 @@ with LaBSE's rule searches for the neighbours of one side only; the second run t
 first searches for the neighbours of the other side.
 """
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -200,30 +199,14 @@ _READ_BY = {
 def main(_) -> None:
     _check_flags()
     with cli.quiet_imports():
-        from cmlm.common import files, leftovers, locks
+        from cmlm.common import files, leftovers
 
     work_dir = FLAGS.work_dir or leftovers.work_path(FLAGS.output)
     inputs = _inputs(work_dir)
-    leftovers.tidy(work_dir)
-    with contextlib.ExitStack() as unlocked, locks.held(work_dir):
+    mine = _read_bitext if FLAGS.bitext else _mine_pairs
+    with leftovers.work_directory(work_dir, _ENTRIES, _stays):
         leftovers.tidy_within(work_dir, _ENTRIES)
-        job = _job(work_dir)
-        # Signals and errors of the system keep the directory for the next run.
-        stays = True
-        try:
-            mine = _read_bitext if FLAGS.bitext else _mine_pairs
-            told = mine(job, inputs)
-            stays = bool(FLAGS.work_dir)
-        except UserError:
-            # Path.glob reads no pattern in the folder's own name.
-            folder = pathlib.Path(work_dir)
-            is_begun = any(any(folder.glob(name)) for name in _COMPUTED)
-            stays = bool(FLAGS.work_dir) or is_begun
-            raise
-        finally:
-            if not stays:
-                aside = leftovers.set_aside(work_dir, _ENTRIES)
-                unlocked.callback(leftovers.remove_aside, aside)
+        told = mine(_job(work_dir), inputs)
     print("\n".join(told))
     output = shlex.quote(files.pattern(FLAGS.output))
     print(
@@ -236,6 +219,15 @@ def main(_) -> None:
             f"--flagfile=configs/adapt_pairs.flags --pair_data={output} "
             "--init_checkpoint=... --model_dir=..."
         )
+
+
+def _stays(work_dir: str, error: BaseException | None) -> bool:
+    """Whether the work directory stays for the next run, after an error or success."""
+    # Signals and errors of the system keep it.
+    if FLAGS.work_dir or not isinstance(error, UserError):
+        return bool(FLAGS.work_dir) or error is not None
+    # Path.glob reads no pattern in the folder's own name.
+    return any(any(pathlib.Path(work_dir).glob(name)) for name in _COMPUTED)
 
 
 def _check_flags() -> None:

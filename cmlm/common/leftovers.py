@@ -7,7 +7,7 @@ import fnmatch
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -102,25 +102,34 @@ def work_path(output: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def work_directory(path: str | None, names: Sequence[str]) -> Iterator[str | None]:
+def work_directory(
+    path: str | None,
+    names: Sequence[str],
+    stays: Callable[[str, BaseException | None], bool] = lambda _, error: bool(error),
+) -> Iterator[str | None]:
     """Locks a directory whose files the next run of a killed command finds again.
-
-    The directory goes when the block succeeds, see `set_aside`, and stays when it
-    fails.
 
     Args:
         path: the directory, created if missing. None or a remote path gives None.
         names: the command's own entries there, as patterns.
+        stays: whether the directory stays after an error of the block, or after its
+            success (None); otherwise it goes, see `set_aside`.
     """
     if not path or not path_names.is_local(path):
         yield None
         return
     tidy(path)
-    with locks.held(path):
+    with contextlib.ExitStack() as unlocked, locks.held(path):
         tidy_within(path, ())
-        yield path
-        aside = set_aside(path, names)
-    remove_aside(aside)
+        error = None
+        try:
+            yield path
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if not stays(path, error):
+                unlocked.callback(remove_aside, set_aside(path, names))
 
 
 def set_aside(directory: str, names: Sequence[str]) -> str:
