@@ -62,10 +62,10 @@ class Pq(index.Index):
         self._index.nprobe = cells.probes
 
     @staticmethod
-    def _write(index: faiss.Index, path: str) -> None:
+    def _write(codes: faiss.Index, path: str) -> None:
         with files.atomic_file(path) as temporary:
             try:
-                faiss.write_index(index, temporary)
+                faiss.write_index(codes, temporary)
             except RuntimeError as error:
                 raise UserError(f"cannot write {path}: {error}") from error
         storage.seal(path)

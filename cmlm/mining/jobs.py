@@ -299,17 +299,16 @@ def mine_negatives(
         )
         for column in range(2)
     )
-    sides = {"bitext-1": source, "bitext-2": target}
-    pool = target
+    pool, pool_name = target, "bitext-2"
     if pool_files:
         lines = functools.partial(texts.read_lines, pool_files)
-        pool = job.gather(lines, "pool", "--pool")
-        sides = {"bitext-1": source, "pool": pool}
+        pool, pool_name = job.gather(lines, "pool", "--pool"), "pool"
     k = negatives.neighbours_for(rule, len(pool), pool is target)
     cells_lib.check_number(job.search.cells, len(source) + len(pool))
-    both = {name: (side, job.encode(name, side)) for name, side in sides.items()}
-    found = job.searcher(both).find("source", k)
-    stored = tuple(own for _, own in both.values())
+    both = {"bitext-1": source, pool_name: pool}
+    sides = {name: (text, job.encode(name, text)) for name, text in both.items()}
+    found = job.searcher(sides).find("source", k)
+    stored = tuple(own for _, own in sides.values())
     rows = negatives.choose(source, target, pool, found, stored, rule, job.work_dir)
     written = 0
     with files.atomic_text(job.output) as file:

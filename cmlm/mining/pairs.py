@@ -67,11 +67,11 @@ def mine(found: Mapping[str, NeighbourFiles], rule: PairRule) -> np.ndarray:
     if rule.retrieval != "backward":
         proposed.append(_best("source", "target", found, means, rule))
     if rule.retrieval != "forward":
-        lowest = rule
+        own = rule
         if rule.retrieval == "intersection":
             # An intersection takes the scores of the forward pairs.
-            lowest = dataclasses.replace(rule, threshold=-np.inf)
-        proposed.append(_best("target", "source", found, means, lowest))
+            own = dataclasses.replace(rule, threshold=-np.inf)
+        proposed.append(_best("target", "source", found, means, own))
     if rule.retrieval == "intersection":
         forward, backward = proposed
         back = np.full(len(found["target"]), -1, np.int64)
