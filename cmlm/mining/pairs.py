@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cmlm.mining import margins
-from cmlm.mining.neighbours import Means, NeighbourFiles
+from cmlm.mining.neighbours import OTHER, Means, NeighbourFiles
 
 # ratio: WikiMatrix (Schwenk et al., 2019, https://arxiv.org/abs/1907.05791);
 # absolute: LaBSE, section 7 (Feng et al., https://arxiv.org/abs/2007.01852);
@@ -65,13 +65,13 @@ def mine(found: Mapping[str, NeighbourFiles], rule: PairRule) -> np.ndarray:
         means = {side: neighbours.means() for side, neighbours in found.items()}
     proposed = []
     if rule.retrieval != "backward":
-        proposed.append(_best("source", "target", found, means, rule))
+        proposed.append(_best("source", found, means, rule))
     if rule.retrieval != "forward":
         own = rule
         if rule.retrieval == "intersection":
             # An intersection takes the scores of the forward pairs.
             own = dataclasses.replace(rule, threshold=-np.inf)
-        proposed.append(_best("target", "source", found, means, own))
+        proposed.append(_best("target", found, means, own))
     if rule.retrieval == "intersection":
         forward, backward = proposed
         back = np.full(len(found["target"]), -1, np.int64)
@@ -87,7 +87,6 @@ def mine(found: Mapping[str, NeighbourFiles], rule: PairRule) -> np.ndarray:
 
 def _best(
     x: str,
-    y: str,
     found: Mapping[str, NeighbourFiles],
     means: Mapping[str, Means],
     rule: PairRule,
@@ -95,12 +94,12 @@ def _best(
     """Returns the pairs of each x with its best candidate y.
 
     Args:
-        x, y: the names of the sides.
+        x: the name of the side.
         found: the neighbours of each side.
         means: the mean cosines of each side, unless the margin is `absolute`.
         rule: the margin, and the lowest score to keep.
     """
-    parts = []
+    y, parts = OTHER[x], []
     for start, cosines, rows in found[x].blocks():
         each = np.arange(len(rows))
         if rule.margin == "absolute":
