@@ -20,8 +20,8 @@ encodes the new lines of a text that grew at its end.
 servers and stored vectors have fixed values, and the command refuses others.
 --prompt_name selects a prompt of the model for the lines. --query gets the prompt
 `query`, if the model has it. If --output, --prompt and --prompt_name are all missing,
-the lines get the first of the prompts `document`, `passage` and `corpus` that the model
-has; an empty one counts only without another one.
+the lines get the first of the prompts `document`, `passage` and `corpus` that has a
+text; if all that the model has are empty, they get an empty one.
 """
 
 import contextlib

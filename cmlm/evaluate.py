@@ -1,4 +1,4 @@
-"""Scores encoders on public test sets.
+"""Scores encoders on public test sets and on your own files.
 
     python -m cmlm.evaluate --model=MODEL [--model=OTHER ...] --data_dir=DIR \\
         --tasks=sts,senteval --output=report

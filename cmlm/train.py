@@ -6,8 +6,7 @@
 
 Text has one sentence a line and a blank line between documents. --flagfile names a file
 with all flags of a run (`cmlm configs` lists the files); flags after it override its
-values. The same command resumes a stopped run. docs/training.md explains training with
-several workers.
+values. The same command resumes a stopped run. docs/training.md explains a run.
 """
 
 import contextlib
