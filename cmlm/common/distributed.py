@@ -95,7 +95,7 @@ def _tpu(address: str | None) -> tf.distribute.TPUStrategy:
     except Exception as error:
         hint = ""
         if address == "local":
-            hint = "; the package tensorflow has no TPU kernels: see docs/training.md"
+            hint = "; the package tensorflow has no TPU kernels: see docs/runs.md"
         raise UserError(f"--tpu={address}: {one_line(error)}{hint}") from error
 
 

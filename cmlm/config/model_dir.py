@@ -1,6 +1,6 @@
 """A model_dir: the directory of a run, and its files that are not checkpoints.
 
-docs/training.md lists the files.
+docs/runs.md lists the files.
 """
 
 from __future__ import annotations

@@ -90,5 +90,5 @@ def naming_operations(runtime: config_definitions.RuntimeConfig) -> Iterator[Non
         raise UserError(
             f"the host of --tpu={runtime.tpu} does not know the operation {found[1]}; "
             "allowed: a host whose TensorFlow server has imported tensorflow_text (see "
-            "docs/training.md), or --tpu=local on a TPU VM"
+            "docs/runs.md), or --tpu=local on a TPU VM"
         ) from error

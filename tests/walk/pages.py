@@ -6,8 +6,9 @@ from pathlib import Path
 
 # Multilingual pages need runs of the training page, and so on.
 IN_ORDER = (
-    *("README.md", "docs/training.md", "docs/multilingual.md", "docs/serving.md"),
-    *("docs/evaluation.md", "docs/mining.md", "docs/corpus.md", "docs/adapting.md"),
+    *("README.md", "docs/training.md", "docs/runs.md", "docs/multilingual.md"),
+    *("docs/serving.md", "docs/evaluation.md", "docs/mining.md", "docs/corpus.md"),
+    *("docs/adapting.md", "docs/foreign.md", "docs/misad.md"),
 )
 _LONG = re.compile(r"# Long: (.*)")
 _TRAINING = re.compile(r"python -m cmlm\.train (?:[^\\\n]|\\\n)*")
