@@ -22,8 +22,8 @@ _LENGTHS_AT_ONCE = _ROWS_AT_ONCE = 4096
 class Graph(Protocol):
     """Turns strings into vectors inside TensorFlow.
 
-    A `SentenceGraph` takes any prompt, an `ExportedGraph` the prompts of its
-    signatures, and `TwoGraphs` none.
+    A `SentenceGraph` takes any prompt by its text, an `ExportedGraph` the prompts of
+    its signatures by their names, and `TwoGraphs` none.
 
     Attributes:
         seq_length: the longest sentence in tokens; a longer one is cut.
@@ -44,7 +44,7 @@ class Graph(Protocol):
     def lengths(self, text: tf.Tensor) -> tf.Tensor:
         """Counts the tokens of string [n] before any cut, as int32 [n]."""
 
-    def prompted(self, prompt: str) -> Graph:
+    def prompted(self, prompt: str, prompt_name: str) -> Graph:
         """The same graph with another prompt, if it takes prompts."""
 
 
@@ -84,7 +84,8 @@ class Encoder(Comparing):
     def _prompted(self, prompt_name: str) -> Encoder:
         prompt = self.prompts[prompt_name]
         described = prompts.describe(self.info, prompt_name, prompt)
-        return Encoder(self._graph.prompted(prompt), described, self.name, self.prompts)
+        graph = self._graph.prompted(prompt, prompt_name)
+        return Encoder(graph, described, self.name, self.prompts)
 
     def _encode(
         self, sentences: Sequence[str], progress: bool | None = None

@@ -100,15 +100,14 @@ class ExportedGraph:
         """Turns string [n] into vectors, float32 [n, dim]."""
         return self._signature(text=text)["default"]
 
-    def prompted(self, prompt: str) -> ExportedGraph:
+    def prompted(self, prompt: str, prompt_name: str) -> ExportedGraph:
         """The same graph with another prompt.
 
         Args:
-            prompt: a value of `prompts`.
+            prompt, prompt_name: a value of `prompts`, and its key.
         """
-        name = next(name for name, text in self.prompts.items() if text == prompt)
         other = copy.copy(self)
-        other._signature = self._signatures[name]
+        other._signature = self._signatures[prompt_name]
         other._prompt = prompt
         # Of an export with a default prompt and with others.
         plain = getattr(self._served, "plain_lengths", self._served.lengths)

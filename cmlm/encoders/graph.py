@@ -63,8 +63,13 @@ class SentenceGraph:
         """Returns the tokenizer, as every `encoder.Graph` does."""
         return self.tokenizer
 
-    def prompted(self, prompt: str) -> SentenceGraph:
-        """The same graph with another prompt; both share `token_vectors`."""
+    def prompted(self, prompt: str, prompt_name: str = "") -> SentenceGraph:
+        """The same graph with another prompt; both share `token_vectors`.
+
+        Args:
+            prompt: any text.
+            prompt_name: without effect, see `encoder.Graph`.
+        """
         other = copy.copy(self)
         other.tokenizer = self.tokenizer.prompted(prompt)
         other._read_text()
