@@ -1,9 +1,9 @@
 """README.md of an export: describes the model from the files of its run.
 
-Data, steps, objectives and seeds come from params.yaml, changes of text and batches
-from starts.jsonl. Metrics come from the last validation in metrics.jsonl at or before
-the exported step. The card says "not stated" for every fact that the files do not
-contain.
+Data, steps, objectives and seeds come from params.yaml. Changes of text and batches,
+and the packages of the training, come from starts.jsonl. Metrics come from the last
+validation in metrics.jsonl at or before the exported step. The card says "not stated"
+for every fact that the files do not contain.
 """
 
 from __future__ import annotations
@@ -114,8 +114,7 @@ def render(
         ("weights", _origin(opened)),
     ):
         lines.append(f"| {name} | {value} |")
-    lines += ["", "## Training", "", *_training(opened), "", "## Versions", ""]
-    lines += [f"- {name} {version}" for name, version in versions.installed().items()]
+    lines += ["", "## Training", "", *_training(opened), "", *_versions(opened)]
     return "\n".join(lines) + "\n"
 
 
@@ -245,6 +244,23 @@ def _starts(directory: str, step: int) -> list[str]:
                 f"| {len(sizes):,} | {sum(sizes):,} |"
             )
     return [*lines, ""]
+
+
+def _versions(opened: OpenedWeights) -> list[str]:
+    """The versions of the packages, of each start that trained and of the export."""
+    starts = run_records.read_starts(opened.run) if opened.run else []
+    # Starts of earlier versions recorded none.
+    trained = [
+        row["versions"]
+        for row in starts
+        if row["step"] < opened.step and isinstance(row.get("versions"), dict)
+    ]
+    lines = ["## Versions", "", "| package | training | export |", "|---|---|---|"]
+    for name, version in versions.installed().items():
+        found = dict.fromkeys(row[name] for row in trained if name in row)
+        trained_with = ", ".join(found) or "not stated"
+        lines.append(f"| {name} | {trained_with} | {version} |")
+    return lines
 
 
 def last_validation(directory: str, step: int) -> dict[str, float]:

@@ -271,7 +271,7 @@ def test_texts_that_the_run_does_not_learn_are_told(
     start = Start(Stage(run, str(folder / "run")), None)
     data = config.load_data(str(folder), False)
     teachers._warn_of_unlearnt(start, config, data)
-    said = "encodes all 300 texts, but the run learns at most 144 (trainer.train_steps"
+    said = "encodes all 300 training texts, but the run learns at most 144 (trainer."
     assert (said in caplog.text) == bool(caplog.text) == warns
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common import distributed
+from cmlm.common import distributed, versions
 from cmlm.config import loading, model_dir
 from cmlm.data import inspection, streams
 from cmlm.data.corpus import Corpus
@@ -290,6 +290,21 @@ def test_resuming_says_which_settings_changed(small, tmp_path, caplog):
     assert "-> 9000 (no effect: the run keeps its vocabulary)" in told
     assert "model." not in told and told.count("vocabulary.") == 1
     assert "batches of the new size" not in caplog.text
+
+
+@pytest.mark.usefixtures("eager")
+def test_resuming_says_which_packages_changed(small, tmp_path, caplog, monkeypatch):
+    caplog.set_level("INFO", "cmlm")
+    engine.train(build(small, tmp_path / "run"), validate=False)
+    build(small, tmp_path / "run", **{"trainer.train_steps": 4})
+    assert "other packages" not in caplog.text
+    installed = versions.installed()
+    other = installed | {"numpy": "1.0", "scipy": "9.9"}
+    monkeypatch.setattr(versions, "installed", lambda: other)
+    build(small, tmp_path / "run", **{"trainer.train_steps": 4})
+    (told,) = [m for m in caplog.messages if "other packages" in m]
+    assert f"numpy {installed['numpy']} -> 1.0" in told
+    assert "tensorflow" not in told
 
 
 @pytest.mark.usefixtures("eager")

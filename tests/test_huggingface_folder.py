@@ -176,7 +176,7 @@ def test_card_says_what_the_run_says(tmp_path):
         "`corpus.txt`",
         "Validation at step 3:",
         "| cmlm/loss | 4.2500 |",
-        f"- tensorflow {tf.__version__}",
+        f"| tensorflow | not stated | {tf.__version__} |",
     ):
         assert said in card
     task = trained.config.task
@@ -195,9 +195,11 @@ def test_card_says_what_the_run_says(tmp_path):
     for step, batch, size in ((0, 4, 7), (1, 8, 9), (1, 16, 1000), (3, 32, 1000)):
         row = {"step": step, "global_batch_size": {"cmlm": batch}}
         row["text"] = {"cmlm": {"": [["a", size]]}}
+        row["versions"] = {"tensorflow": f"2.{batch}"}
         run_records.add_start(trained.run, row)
     card = model_card.render(trained, 37, True, False)
     assert "| 0 | cmlm | 4 | 1 | 7 |\n| 1 | cmlm | 16 | 1 | 1,000 |\n\n" in card
+    assert f"| tensorflow | 2.4, 2.16 | {tf.__version__} |\n" in card
     # For TF Hub: another usage, no header of the other hub.
     plain = model_card.render(trained, 37, False, False)
     assert "hub.load" in plain and "library_name" not in plain

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
     """Adds a start that trains to `starts.jsonl`.
 
-    It warns of another text and of another batch size. Call it on worker 0 only.
+    It tells of another text, another batch size and other packages. Call it on worker 0
+    only.
 
     Args:
         start: the start.
@@ -32,12 +33,14 @@ def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
         name: corpus.listing(objective.data.train.files)
         for name, objective in objectives.items()
     }
+    packages = versions.installed()
     if start.begun is not None:
         rows = run_records.read_starts(start.directory)
         # A start that has left no checkpoint does not count.
         rows = [row for row in rows if row["step"] < trainer.step]
         _warn_of_other_text(start, trainer, text, rows)
         _warn_of_other_batch(start, trainer, rows)
+        _log_other_packages(packages, rows)
     row = {
         "step": trainer.step,
         "time": round(time.time(), 3),
@@ -46,7 +49,7 @@ def record(start: Start, trainer: Trainer, changed: Mapping[str, Any]) -> None:
             name: objective.global_batch_size for name, objective in objectives.items()
         },
         "text": text,
-        "versions": versions.installed(),
+        "versions": packages,
     }
     run_records.add_start(start.directory, row)
 
@@ -107,3 +110,26 @@ def _warn_of_other_batch(
                 if now > before
                 else "it reads examples again",
             )
+
+
+def _log_other_packages(packages: Mapping[str, str], rows: Sequence[Mapping]) -> None:
+    """Logs the packages in which a resumed run differs from its last start.
+
+    Args:
+        packages: the installed versions by name.
+        rows: as for `_warn_of_other_text`.
+    """
+    # Starts of earlier versions recorded none.
+    before = rows[-1].get("versions") if rows else None
+    if not isinstance(before, dict):
+        return
+    told = [
+        f"{name} {before[name]} -> {version}"
+        for name, version in packages.items()
+        if before.get(name, version) != version
+    ]
+    if told:
+        logger.info(
+            "resuming with other packages, whose results differ by rounding: %s",
+            ", ".join(told),
+        )

@@ -168,15 +168,17 @@ def _vectors(
         # A wrong width is refused before the teacher reads the texts.
         _check_words(start, name, objective, teacher.dim)
         with teacher_vectors.opened(cache, about, teacher.dim) as writer:
-            size = len(words) + sum(sum(part.sizes.values()) for part in data.corpora)
+            texts_of_data = sum(sum(part.sizes.values()) for part in data.corpora)
             logger.info(
-                "the teacher encodes about %s texts; their vectors go to %s, where a "
+                "the teacher encodes about %s texts%s; the vectors go to %s, where a "
                 "stopped run resumes",
-                f"{size:,}",
+                f"{texts_of_data:,}",
+                f" and {len(words):,} tokens of the vocabulary" if words else "",
                 cache,
             )
             _warn_of_unlearnt(start, objective, data)
             batches = _batches(objective, data, words)
+            size = texts_of_data + len(words)
             _write(teacher, objective.teacher, batches, size, writer)
             found = writer.finish(texts)
     logger.info("teacher: %s vectors in %s", f"{found.rows:,}", cache)
@@ -195,7 +197,7 @@ def _warn_of_unlearnt(start: Start, objective: DistillConfig, data: Data) -> Non
     learnt = trainer.train_steps * objective.train_data.global_batch_size
     if not trainer.epochs and 2 * learnt < texts:
         logger.warning(
-            "the teacher encodes all %s texts, but the run learns at most %s "
+            "the teacher encodes all %s training texts, but the run learns at most %s "
             "(trainer.train_steps times the batch size): less text saves time and disk "
             "space",
             f"{texts:,}",
