@@ -299,7 +299,8 @@ def test_flags_that_prose_names_exist():
     known = {name for module in COMMANDS for name in _flags(module)}
     known |= {f"no{name}" for name in known}
     known.add("flagfile")  # absl's own, of every command.
-    known.add("tensorflow_intra_op_parallelism")  # TensorFlow Serving's.
+    # TensorFlow Serving's.
+    known |= {"tensorflow_intra_op_parallelism", "rest_api_timeout_in_ms"}
     for page in PAGES:
         prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.S | re.M)
         if page.name == "cluster.md":  # It tells Beam's options as well.
