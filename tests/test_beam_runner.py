@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -103,7 +104,7 @@ def test_options_of_beam_reach_the_runner(tmp_path):
 )
 def test_the_number_of_workers_is_that_of_the_options_or_the_argument(given, number):
     options = beam_runner._parsed(given)
-    beam_runner._local_runner(options, 1)
+    beam_runner._local_runner(options, 1, "folder")
     direct = options.view_as(pipeline_options.DirectOptions)
     assert direct.direct_num_workers == number
 
@@ -163,20 +164,56 @@ def test_a_pipeline_that_never_runs_leaves_no_file(tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-def test_progress_of_several_processes_adds_up(capfd):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_ends_the_workers_and_leaves_no_file(
+    tmp_path, monkeypatch, capfd, workers, name
+):
+    number, main, folder = signal.Signals[name], os.getpid(), str(tmp_path)
+
+    def stop(_):
+        # The main process keeps all of its files in one folder.
+        found = [entry for entry in os.listdir(folder) if not entry.endswith(".lock")]
+        if len(found) > 1:
+            raise UserError(str(found))
+        os.kill(main, number)
+        time.sleep(60 if workers > 1 else 1)
+
+    def build(pipeline):
+        pipeline | beam.Create([0]) | beam.Reshuffle() | beam.Map(stop)
+
+    usual = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL}[name]
+    before = signal.signal(number, usual)
+    ends = {"SIGINT": KeyboardInterrupt, "SIGTERM": SystemExit}[name]
+    try:
+        with commands.forked_workers(), pytest.raises(ends) as ended:
+            start = time.monotonic()
+            monkeypatch.setattr(tempfile, "tempdir", folder)
+            beam_runner.run(build, "", workers, beam_progress.Progress(1))
+        assert signal.getsignal(number) is usual
+    finally:
+        signal.signal(number, before)
+    assert name == "SIGINT" or ended.value.code == 143
+    assert time.monotonic() - start < 50
+    assert not os.listdir(tmp_path)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_progress_of_several_processes_adds_up(capfd, tmp_path):
     progress = beam_progress.Progress(300)
-    # Other processes that get it pickled, as Beam's workers do. A fork of this process,
-    # which has threads, may wait for ever for a lock that one of them held.
-    work = (
-        "import pickle\n"
-        f"progress = pickle.loads({pickle.dumps(progress)})\n"
-        "for _ in range(100):\n"
-        "    progress.add(1)\n"
-        "progress.flush()\n"
-    )
     commands.process()
     start = time.monotonic()
-    with progress.shown():
+    with progress.shown(str(tmp_path)):
+        # Other processes that get it pickled, as Beam's workers do. A fork of this
+        # process, which has threads, may wait for ever for a lock that one of them
+        # held.
+        work = (
+            "import pickle\n"
+            f"progress = pickle.loads({pickle.dumps(progress)})\n"
+            "for _ in range(100):\n"
+            "    progress.add(1)\n"
+            "progress.flush()\n"
+        )
         for _ in range(3):
             commands.source(work)
         os.remove(progress._path)  # by a program that cleans old files
@@ -189,7 +226,7 @@ def test_progress_of_several_processes_adds_up(capfd):
 
 
 @pytest.mark.parametrize("dies", [True, False])
-def test_threads_that_lose_a_killed_worker_print_nothing(monkeypatch, dies):
+def test_threads_that_lose_a_killed_worker_print_nothing(monkeypatch, tmp_path, dies):
     """Such a thread may fail before the thread that names the dead worker."""
     printed = []
     monkeypatch.setattr(threading, "excepthook", printed.append)
@@ -203,7 +240,7 @@ def test_threads_that_lose_a_killed_worker_print_nothing(monkeypatch, dies):
         thread.join()
 
     def lose():
-        with beam_runner._killed_workers():
+        with beam_runner._stopped_workers(str(tmp_path)):
             fail(grpc.RpcError())
             if dies:
                 fail(RuntimeError("Worker subprocess exited with return code -9"))
@@ -217,10 +254,10 @@ def test_threads_that_lose_a_killed_worker_print_nothing(monkeypatch, dies):
     assert [failure.exc_type for failure in printed] == [grpc.RpcError] * (not dies)
 
 
-def test_a_worker_ends_with_the_process_that_started_it():
+def test_a_worker_ends_with_the_process_that_started_it(tmp_path):
     worker = (
         "import os; from cmlm.common import beam_worker; parent = os.getppid(); "
-        "print(1, flush=True); beam_worker.end_after(parent)"
+        f"print(1, flush=True); beam_worker.end_after(parent, {str(tmp_path)!r})"
     )
     start = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"

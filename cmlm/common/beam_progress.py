@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 
 from cmlm.common.progress import Bar
@@ -33,9 +31,7 @@ class Progress:
     ):
         self._description = description
         self._total, self._unit, self._afterwards = total, unit, afterwards
-        # The file is there only while the bar is shown.
-        name = f"cmlm-progress-{uuid.uuid4().hex}"
-        self._path = os.path.join(tempfile.gettempdir(), name)
+        self._path: str | None = None
         self._pending, self._written = 0, 0.0
 
     def add(self, amount: int) -> None:
@@ -48,15 +44,20 @@ class Progress:
 
     def flush(self) -> None:
         """Writes the amounts since the last write; call it at the end of a bundle."""
-        if self._pending and os.path.exists(self._path):
+        if self._pending and self._path and os.path.exists(self._path):
             # A short write in append mode is atomic: the processes' lines do not mix.
             with open(self._path, "a", encoding="ascii") as file:
                 file.write(f"{self._pending}\n")
         self._pending = 0
 
     @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Shows the bar until the block ends, then deletes the file."""
+    def shown(self, folder: str) -> Iterator[None]:
+        """Shows the bar until the block ends, then deletes the file.
+
+        Args:
+            folder: of the file. Workers get copies that are made in the block.
+        """
+        self._path = os.path.join(folder, "progress")
         open(self._path, "x", encoding="ascii").close()
         ended = threading.Event()
         thread = threading.Thread(target=self._follow, args=(ended,), daemon=True)

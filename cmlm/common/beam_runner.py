@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import re
 import shlex
 import signal
@@ -30,7 +31,7 @@ import apache_beam as beam
 import grpc
 from apache_beam.options import pipeline_options
 
-from cmlm.common import machine, path_names
+from cmlm.common import beam_worker, machine, path_names, scratch
 from cmlm.common.beam_progress import Progress
 from cmlm.errors import UserError, did_you_mean
 
@@ -61,28 +62,32 @@ def run(
     """
     options = _parsed(beam_options)
     local, runner = _runs_here(options), None
-    if local:
-        runner = _local_runner(options, workers or machine.processors())
-    try:
-        pipeline = beam.Pipeline(runner=runner, options=options)
-    except ValueError as error:
-        raise _unusable(beam_options, str(error)) from error
-    build(pipeline)
-    with (
-        _quiet_loggers(),
-        progress.shown() if progress else contextlib.nullcontext(),
-        _killed_workers(),
-    ):
+    # After a kill, another process removes the folder with all that lies in it.
+    with scratch.directory() as folder, _stopped_workers(folder):
+        if local:
+            workers = workers or machine.processors()
+            runner = _local_runner(options, workers, folder)
         try:
-            pipeline.run().wait_until_finish()
-        except Exception as failure:
-            message = _message_of(failure)
-            if message is not None:
-                raise UserError(message) from None
-            reason = None if local else _why_unreachable(failure)
-            if reason is not None:
-                raise _unusable(beam_options, reason) from failure
-            raise
+            pipeline = beam.Pipeline(runner=runner, options=options)
+        except ValueError as error:
+            raise _unusable(beam_options, str(error)) from error
+        os.rmdir(pipeline.local_tempdir)
+        pipeline.local_tempdir = os.path.join(folder, "beam")
+        os.mkdir(pipeline.local_tempdir)
+        with progress.shown(folder) if progress else contextlib.nullcontext():
+            # Pickles the progress.
+            build(pipeline)
+            with _quiet_loggers():
+                try:
+                    pipeline.run().wait_until_finish()
+                except Exception as failure:
+                    message = _message_of(failure)
+                    if message is not None:
+                        raise UserError(message) from None
+                    reason = None if local else _why_unreachable(failure)
+                    if reason is not None:
+                        raise _unusable(beam_options, reason) from failure
+                    raise
 
 
 class _WorkerDied(BaseException):
@@ -90,14 +95,18 @@ class _WorkerDied(BaseException):
 
 
 @contextlib.contextmanager
-def _killed_workers() -> Iterator[None]:
-    """Ends the pipeline when a worker of this machine dies.
+def _stopped_workers(folder: str) -> Iterator[None]:
+    """Ends the pipeline when a worker of this machine dies, or when a signal says so.
 
-    Beam's local runner notices it in a thread and waits for the worker's answers
-    forever.
+    Beam's local runner notices a dead worker in a thread and waits for its answers
+    forever; after SIGINT it waits for the workers' bundles.
+
+    Args:
+        folder: the folder that `_local_runner` has given to the workers.
 
     Raises:
         UserError: a worker died.
+        KeyboardInterrupt, SystemExit: SIGINT or SIGTERM arrived.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main:
@@ -105,12 +114,13 @@ def _killed_workers() -> Iterator[None]:
         yield
         return
     code: int | None = None
+    ending: BaseException | None = None
     lost: list[threading.ExceptHookArgs] = []
     hook_before = threading.excepthook
 
     def hook(failure) -> None:
         nonlocal code
-        if code is not None:
+        if code is not None or ending is not None:
             # A thread that talked to the dead worker.
             return
         said = re.search(r"exited with return code (-?\d+)", str(failure.exc_value))
@@ -127,7 +137,28 @@ def _killed_workers() -> Iterator[None]:
         if code is not None:
             raise _WorkerDied
 
+    def stop(number, frame) -> None:
+        nonlocal ending
+        ending = SystemExit(128 + number)
+        if number == signal.SIGINT:
+            ending = KeyboardInterrupt()
+        # A second signal ends the process at once.
+        signal.signal(number, signal.SIG_DFL)
+        with contextlib.suppress(OSError):
+            open(beam_worker.stop_sign(folder), "w").close()
+        raise ending
+
     threading.excepthook = hook
+    handlers = {
+        number: handler
+        for number, handler in (
+            (signal.SIGINT, signal.default_int_handler),
+            (signal.SIGTERM, signal.SIG_DFL),
+        )
+        if signal.getsignal(number) is handler
+    }
+    for number in handlers:
+        signal.signal(number, stop)
     # By default this signal does nothing, so it may also come behind the block.
     handler_before = signal.signal(signal.SIGURG, interrupt)
     try:
@@ -135,9 +166,7 @@ def _killed_workers() -> Iterator[None]:
     except UserError:
         # The error already tells what the threads report. The thread that reads a
         # remote job's messages may be about to report it.
-        for thread in threading.enumerate():
-            if thread.name == "wait_until_finish_read":
-                thread.join(1)
+        _join("wait_until_finish_read")
         lost.clear()
         raise
     except _WorkerDied:
@@ -147,11 +176,25 @@ def _killed_workers() -> Iterator[None]:
             "command again, or with fewer --workers"
         ) from None
     finally:
+        if ending is not None:
+            _join("run_worker")
         threading.excepthook = hook_before
         signal.signal(signal.SIGURG, handler_before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if ending is not None:
+            # Within a bundle, Beam has made another error of it.
+            raise ending from None
         if code is None:
             for failure in lost:
                 hook_before(failure)
+
+
+def _join(name: str) -> None:
+    """Waits at most a second for each thread of a name."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(1)
 
 
 @contextlib.contextmanager
@@ -207,8 +250,13 @@ def _parsed(beam_options: str) -> pipeline_options.PipelineOptions:
     return options
 
 
-def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
-    """Returns Beam's Python runner; the DirectRunner might download another runner."""
+def _local_runner(options: pipeline_options.PipelineOptions, workers: int, folder: str):
+    """Returns Beam's Python runner; the DirectRunner might download another runner.
+
+    Args:
+        options, workers: as for `run`.
+        folder: for temporary files, also of the workers.
+    """
     from apache_beam.portability.api import beam_provision_api_pb2
     from apache_beam.runners.portability import fn_api_runner, portable_runner
     from apache_beam.runners.portability.fn_api_runner import fn_runner
@@ -227,6 +275,7 @@ def _local_runner(options: pipeline_options.PipelineOptions, workers: int):
         # The processes share the cores: each library would take all of them.
         threads = max(machine.processors() // direct.direct_num_workers, 1)
         settings = " ".join(f'{name}="${{{name}:-{threads}}}"' for name in _THREADS)
+        settings += f" TMPDIR={shlex.quote(folder)}"
         environment = environments.SubprocessSDKEnvironment.from_command_string(
             f"{settings} exec {shlex.quote(sys.executable)} -m"
             " cmlm.common.beam_worker 2>/dev/null"

@@ -1,25 +1,36 @@
 """A worker process of Beam on this machine: `python -m cmlm.common.beam_worker`.
 
-Beam's own worker outlives a killed main process by minutes, with its memory.
+TMPDIR is the folder of the run, see `beam_runner.run`. Beam's own worker outlives a
+killed main process by minutes, with its memory.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
 
 
-def end_after(main_process: int) -> None:
-    """Ends this process as soon as its parent is another than the main process."""
-    while os.getppid() == main_process:
-        time.sleep(1)
+def stop_sign(folder: str) -> str:
+    """The file that ends the workers of a run when it appears in the run's folder."""
+    return os.path.join(folder, "stop")
+
+
+def end_after(main_process: int, folder: str) -> None:
+    """Ends this process if the main process has ended, or the stop sign is there."""
+    sign = stop_sign(folder)
+    while os.getppid() == main_process and not os.path.exists(sign):
+        time.sleep(0.2)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=end_after, args=(os.getppid(),), daemon=True).start()
+    # A terminal sends Ctrl-C to all processes; the main process ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ends = (os.getppid(), os.environ["TMPDIR"])
+    threading.Thread(target=end_after, args=ends, daemon=True).start()
 
     from apache_beam.runners.worker import sdk_worker_main
 
