@@ -15,7 +15,8 @@ mistyped flag answer at once.
 
 Exit codes: 0 done or help; 1 a user error or an error of the system such as a full disk
 (one line, `error: ...`), or an unexpected exception (a traceback); 130 interrupted; 143
-a training stopped by SIGTERM, after it has saved; 141 the reader of stdout has gone.
+stopped by SIGTERM (a training has saved, a pipeline on Beam has removed its files); 141
+the reader of stdout has gone.
 """
 
 import contextlib
@@ -195,6 +196,7 @@ def run(
 def guard(body: Callable[[], object]) -> None:
     """Runs a body and ends the process with its exit code, see above."""
     native_log.prepare()
+    native_log.outlive_stderr()
     # A text of the user may hold what the terminal cannot show.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

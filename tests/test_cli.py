@@ -417,6 +417,40 @@ def test_a_process_without_stderr_works_and_keeps_stdout_clean(tmp_path):
         assert (done.returncode, done.stdout) == wanted
 
 
+ON_FULL_DISK = """
+import logging, sys
+from cmlm import cli
+from cmlm.common import native_log, progress
+def body():
+    with native_log.dropped(), progress.bar(1):
+        print("a message", file=sys.stderr, flush=True)
+    logging.warning("a warning")
+    print("a result")
+cli.guard(body)
+"""
+
+
+@pytest.mark.parametrize(
+    "streams, wanted",
+    [
+        ("2>/dev/full", (0, "a result\n", "")),
+        # A reader that has gone.
+        ("2> >(exec true); sleep 0.2", (0, "a result\n", "")),
+        (">/dev/full", (1, "", "error: No space left on device")),
+    ],
+)
+def test_a_full_disk_loses_messages_and_reports_lost_results(streams, wanted):
+    done = subprocess.run(
+        ["bash", "-c", f'exec {streams}; exec "$0" -c "$1"', sys.executable]
+        + [ON_FULL_DISK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    last = done.stderr.splitlines()[-1:] or [""]
+    assert (done.returncode, done.stdout, *last) == wanted
+
+
 def test_a_process_without_stdout_works(tmp_path):
     for streams, wanted in ((">&-", "a message\n"), (">&- 2>&-", "")):
         done = subprocess.run(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
+import io
 import os
 import sys
 import tempfile
@@ -40,6 +42,31 @@ def prepare() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
+
+
+class _Messages(io.FileIO):
+    """stderr, which drops what a full disk or a reader that has gone does not take."""
+
+    def write(self, data) -> int | None:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EIO):
+                raise
+            return len(data)
+
+
+def outlive_stderr() -> None:
+    """Lets a command go on if the file or the reader of its messages fails."""
+    stderr = sys.stderr
+    if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
+        raw = _Messages(stderr.fileno(), "wb", closefd=False)
+        sys.stderr = io.TextIOWrapper(
+            io.BufferedWriter(raw),
+            encoding=stderr.encoding,
+            errors=stderr.errors,
+            line_buffering=True,
+        )
 
 
 def _captured() -> BinaryIO:
@@ -92,4 +119,5 @@ def dropped() -> Iterator[None]:
             else:
                 faulthandler.disable()
             os.close(terminal)
-            os.write(2, written)
+            with contextlib.suppress(OSError):
+                os.write(2, written)
