@@ -130,7 +130,8 @@ def _gains_over_tokens(axes, name: str, title: str) -> None:
     runs = {row["seed"]: row for row in rows}
     longest = rows[-1]["steps"]
     tokens, gains = [], []
-    for seed, colour in zip(sorted(runs), _COLOURS[2:], strict=False):
+    colours = itertools.cycle(_COLOURS[2:])
+    for seed, colour in zip(sorted(runs), colours, strict=False):
         row = runs[seed]
         of_a_step = row["million_tokens"] / row["steps"]
         x = [int(step) * of_a_step for step in row["gains"]]

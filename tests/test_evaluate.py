@@ -212,6 +212,14 @@ def test_command_scores_an_export(tmp_path):
     refused = evaluate(model, f"--model={export}", "--seq_length=9", "--data_dir=.")
     said = f"error: --seq_length is 9; allowed with {export}: {model_dirs.SEQ_LENGTH}, "
     assert refused.stderr.startswith(said) and refused.stderr.count("\n") == 1
+    # A damaged export is refused before the first model encodes.
+    size = f"--seq_length={model_dirs.SEQ_LENGTH}"
+    damaged = evaluate(
+        *(f"--model={tmp_path / 'model_dir'}", f"--model={export}", size),
+        f"--tasks=sts:{tmp_path}/sts.tsv",
+    )
+    assert "saved_model.pb" in damaged.stderr and damaged.returncode == 1
+    assert damaged.stdout == ""
 
 
 @pytest.mark.large

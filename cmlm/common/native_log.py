@@ -44,25 +44,34 @@ def prepare() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
-class _Messages(io.FileIO):
+class _Messages(io.TextIOWrapper):
     """stderr, which drops what a full disk or a reader that has gone does not take."""
 
-    def write(self, data) -> int | None:
-        try:
-            return super().write(data)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EIO):
-                raise
-            return len(data)
+    def write(self, text: str) -> int:
+        with _dropping():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with _dropping():
+            super().flush()
+
+
+@contextlib.contextmanager
+def _dropping() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EIO):
+            raise
 
 
 def outlive_stderr() -> None:
     """Lets a command go on if the file or the reader of its messages fails."""
     stderr = sys.stderr
     if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
-        raw = _Messages(stderr.fileno(), "wb", closefd=False)
-        sys.stderr = io.TextIOWrapper(
-            io.BufferedWriter(raw),
+        sys.stderr = _Messages(
+            open(stderr.fileno(), "wb", closefd=False),
             encoding=stderr.encoding,
             errors=stderr.errors,
             line_buffering=True,

@@ -10,6 +10,7 @@ from typing import Any
 from cmlm.common import identity
 from cmlm.encoders import external, opening
 from cmlm.encoders.encoder import Encoder
+from cmlm.encoders.exported_graph import ExportDescription
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError
 
@@ -61,13 +62,14 @@ def models(name: str) -> dict[str, str]:
 
 def open_encoders(
     name: str, reading: Reading = AS_TRAINED, only_described: bool = False
-) -> Encoder | external.ExternalEncoder | ByLanguage:
+) -> Encoder | external.ExternalEncoder | ExportDescription | ByLanguage:
     """Opens an encoder, or one encoder for each language.
 
     Args:
         name: a model that `opening.open_encoder` opens, or a list by language.
         reading: the reading of vectors; by default it keeps the settings of each model.
-        only_described: take `opening.described`, for checks before the use.
+        only_described: take `opening.described`, for checks before the use. Of an
+            export, the result is a description then, which encodes nothing.
 
     Raises:
         UserError: a model does not exist, or the widths of the vectors differ.

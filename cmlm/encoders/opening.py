@@ -72,12 +72,14 @@ def described(
         model, reading: as for `open_encoder`.
 
     Raises:
-        UserError: as `open_encoder` does, apart from a damaged graph.
+        UserError: as `open_encoder` does.
     """
     place = locating.locate(model)
     if place.kind != "export":
         return open_encoder(model, reading)
-    return _fixed(ExportDescription.read(place.path), reading, model)
+    found = _fixed(ExportDescription.read(place.path), reading, model)
+    locating.check_version(place.path)
+    return found
 
 
 def _open_local(place: locating.Location, model: str, reading: Reading) -> Encoder:

@@ -129,7 +129,4 @@ def _log_other_packages(packages: Mapping[str, str], rows: Sequence[Mapping]) ->
         if before.get(name, version) != version
     ]
     if told:
-        logger.info(
-            "resuming with other packages, whose results differ by rounding: %s",
-            ", ".join(told),
-        )
+        logger.info("resuming with other packages: %s", ", ".join(told))
