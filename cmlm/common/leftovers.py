@@ -105,7 +105,9 @@ def work_path(output: str | None) -> str | None:
 def work_directory(
     path: str | None,
     names: Sequence[str],
-    stays: Callable[[str, BaseException | None], bool] = lambda _, error: bool(error),
+    stays: Callable[[str, BaseException | None], bool] = lambda _, error: (
+        error is not None
+    ),
 ) -> Iterator[str | None]:
     """Locks a directory whose files the next run of a killed command finds again.
 
