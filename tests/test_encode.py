@@ -1,5 +1,6 @@
 """Sentences to vectors: order, batches, windows of a file, where models come from."""
 
+import gc
 import gzip
 import json
 import logging
@@ -222,6 +223,27 @@ def test_a_fork_is_refused_where_tensorflow_would_hang(encoder, exported, tmp_pa
         process.kill()
         process.join()
     assert encoder.encode(["the cat"]).shape == (1, encoder.dim)
+
+
+def test_a_fork_leaves_the_garbage_of_tensorflow_alone(encoder):
+    encoder.encode(["the cat"])
+    garbage = types.SimpleNamespace()
+    garbage.cycle = garbage
+    dataset = tf.data.Dataset.range(9).map(lambda x: x + 1, num_parallel_calls=2)
+    garbage.iterator = iter(dataset.prefetch(2))
+    next(garbage.iterator)
+
+    process = multiprocessing.get_context("fork").Process(target=gc.collect)
+    gc.disable()
+    try:
+        del garbage
+        process.start()
+        process.join(20)
+        assert process.exitcode == 0
+    finally:
+        gc.enable()
+        process.kill()
+        process.join()
 
 
 def test_an_array_of_strings_is_a_list(encoder):
