@@ -299,7 +299,7 @@ def _merge_reports() -> None:
     for name in asked.keys() & rows.keys():
         if asked[name] != rows[name]:
             raise UserError(
-                f"--mean has {name!r}; allowed: another name than a report's mean"
+                f"--mean has {name!r}; allowed: a name that no mean of a report has"
             )
     found = results.completed(content, rows | asked)
     # First: a reader of the tables may leave, as `head` does.

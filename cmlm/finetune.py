@@ -171,7 +171,7 @@ def main(_) -> None:
     if not own:
         cli.require(data_dir="the folder of the task's files")
         if not os.path.isdir(FLAGS.data_dir):
-            raise UserError(f"--data_dir={FLAGS.data_dir} is not a folder")
+            raise UserError(f"--data_dir is {FLAGS.data_dir}; allowed: a folder")
     settings = training.Settings(
         epochs=FLAGS.epochs,
         batch_size=FLAGS.batch_size,

@@ -293,7 +293,7 @@ def test_damaged_files_are_refused(tmp_path):
         UserError, match="line by line: a 1 line, b 2 lines; allowed: equal"
     ):
         parsing.check_parallel({"a": ["x"], "b": ["x", "y"]})
-    with pytest.raises(UserError, match="b, line 2: no sentence"):
+    with pytest.raises(UserError, match="b, line 2 is blank; allowed: text"):
         parsing.check_parallel({"a": ["x", "y"], "b": ["x", " "]})
 
 

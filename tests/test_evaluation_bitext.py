@@ -215,7 +215,7 @@ def test_files_of_ones_own(tmp_path):
     assert [part.second[0] for part in parts.values()] == [f"{p} 1" for p in paths[1:]]
     source = DataDir(str(tmp_path))
     (tmp_path / "a.tsv").write_text("one\teins\ntwo\t\n")
-    with pytest.raises(UserError, match="column 2, line 2: no sentence"):
+    with pytest.raises(UserError, match="column 2, line 2 is blank; allowed: text"):
         bitext.BitextFiles(["a.tsv"]).read(source)
     (tmp_path / "a.tsv").write_text("one\teins\n")
     with pytest.raises(UserError, match="has 1 pair; allowed: at least 2"):

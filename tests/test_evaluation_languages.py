@@ -129,7 +129,7 @@ def test_files_of_translations_have_their_languages(tmp_path, texts):
     nearest = np.argsort(-similar, axis=1)[:, :10] // 10
     other = nearest != np.repeat([0, 1], 10)[:, np.newaxis]
     assert own["other_language"] == pytest.approx(100 * other.mean())
-    said = "the languages of the files are de, de; allowed: a file for each language"
+    said = "the languages of the files are de, de; allowed: one file a language"
     assert said in refused("agnosticity:de=en.txt:de=de.txt", tmp_path)
 
 

@@ -200,7 +200,7 @@ def test_a_file_without_scores_is_not_a_report(tmp_path):
         (
             ["tasks", "mr", "remarks"],
             [5],
-            r"task mr: has remarks=\[5\]; allowed: texts",
+            r"task mr: has remarks=\[5\]; allowed: list of str",
         ),
         (["models", "m", "scores"], None, "model m: has no scores"),
         (["models", "m", "scores", "mr"], 5, "model m: has mr=5; allowed: dict"),

@@ -159,7 +159,7 @@ def test_queries_and_passages_score_as_their_collection(tmp_path):
 @pytest.mark.parametrize(
     "content, said",
     [
-        ("a\tb\nc\t \n", "pairs.tsv, column 2, line 2: no sentence"),
+        ("a\tb\nc\t \n", "pairs.tsv, column 2, line 2 is blank; allowed: text"),
         ("a\tb\nc\n", "pairs.tsv, line 2"),
         ("a\tb\nc\tb\n", "pairs.tsv has one passage; allowed: at least 2"),
     ],
@@ -177,11 +177,11 @@ def test_damaged_queries_and_passages_are_named(tmp_path, content, said):
         ("q9\tx1\t--5", "line 2 is .*; allowed: query, document and a whole number"),
         (f"q9\tx1\t{'9' * 5000}", "line 2 is .*; allowed: query, document and a whole"),
         ("nobody\tx1\t1", "line 2: query 'nobody' is not in queries.jsonl"),
-        ("q9\tnothing\t1", "no document with a grade above 0 that is in .*corpus"),
+        ("q9\tnothing\t1", "grades no document of .*corpus.* above 0"),
         ("q9\tx\r1\t1\nq8\tx1\t1", "line 2"),
         ('q9\t"x1\t1\nq8\tx1\t1', "line 2: .*each quote closed"),
-        ("q9\tx1\t0", "no document with a grade above 0"),
-        ("q9\tx1\t0\nq9\tx1\t1", "line 3: query 'q9' and document 'x1' again; allow"),
+        ("q9\tx1\t0", "grades no document of .* above 0; allowed"),
+        ("q9\tx1\t0\nq9\tx1\t1", "line 3 repeats query 'q9' and document 'x1'; allow"),
     ],
 )
 def test_damaged_judgements_are_named(collection, tmp_path, line, said):
@@ -373,8 +373,8 @@ def test_an_unknown_task_is_answered_with_its_like(name, meant):
     ("line", "said"),
     [
         ('{"_id": "x0", "text": "x"}', "line 151: the id 'x0' occurs twice"),
-        ('{"_id": 5, "text": "x"}', "line 151: no texts '_id' and 'text'"),
-        ('{"_id": "y"}', "line 151: no texts '_id' and 'text'"),
+        ('{"_id": 5, "text": "x"}', "line 151 lacks a text; allowed: texts '_id' and"),
+        ('{"_id": "y"}', "line 151 lacks a text; allowed: texts '_id' and 'text'"),
     ],
 )
 def test_damaged_documents_are_named(collection, tmp_path, line, said):

@@ -95,7 +95,7 @@ def test_bucc_threshold_of_its_own_or_of_training(bucc):
         "scored files: zh-en.test with the threshold of zh-en.dev",
     ]
     write_lines(folder / "zh-en.dev.gold", ["zh-0\ten-9"])
-    with pytest.raises(UserError, match="line 1: no sentence 'en-9'"):
+    with pytest.raises(UserError, match="line 1: the id 'en-9' is not in"):
         read("bucc", folder)
     with open(folder / "zh-en.dev.en", "a") as file:
         file.write("en-3\tanother\n")

@@ -279,7 +279,7 @@ def test_a_file_in_the_place_of_the_tasks_folder_is_one_line(tmp_path):
     (tmp_path / "train.tsv").write_text("")
     done = run("--model=m", "--task=rte", f"--data_dir={tmp_path}/train.tsv")
     assert done.returncode == 1 and not done.stdout
-    said = f"error: --data_dir={tmp_path}/train.tsv is not a folder\n"
+    said = f"error: --data_dir is {tmp_path}/train.tsv; allowed: a folder\n"
     assert done.stderr == said
 
 

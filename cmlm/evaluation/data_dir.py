@@ -258,7 +258,7 @@ class DataDir:
                 raise UserError(f"{where}: not a JSON object")
             if not all(isinstance(item.get(name), str) for name in needed):
                 names = " and ".join(map(repr, needed))
-                raise UserError(f"{where}: no texts {names}")
+                raise UserError(f"{where} lacks a text; allowed: texts {names}")
             yield where, item
 
 

@@ -181,7 +181,7 @@ def _texts(values: Mapping[str, Any], name: str, where: str) -> list[str]:
     """Returns a list of texts; raises UserError if it is anything else."""
     found = json_files.field(values, name, list, where)
     if not all(isinstance(each, str) for each in found):
-        raise UserError(f"{where} has {name}={shown(found)}; allowed: texts")
+        raise UserError(f"{where} has {name}={shown(found)}; allowed: list of str")
     return found
 
 

@@ -95,7 +95,7 @@ def check_gold(gold: np.ndarray, path: str) -> None:
         raise UserError(
             f"{path} has {counted(len(gold), 'example')} with "
             f"{counted(scores, 'distinct score')}; allowed for a correlation: at "
-            f"least {LEAST_SCORES} examples with 2"
+            f"least {LEAST_SCORES} examples with 2 distinct scores"
         )
 
 

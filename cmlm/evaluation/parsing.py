@@ -36,8 +36,8 @@ def names_of_files(files: Sequence[tuple[str, str]]) -> list[str]:
         return short_names([path for path, _ in files])
     if len(set(languages)) < len(languages):
         raise UserError(
-            f"the languages of the files are {', '.join(languages)}; allowed: a file "
-            "for each language"
+            f"the languages of the files are {', '.join(languages)}; allowed: one "
+            "file a language"
         )
     return languages
 
@@ -178,7 +178,7 @@ def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
     for path, lines in columns.items():
         for number, line in enumerate(lines, 1):
             if not line.strip():
-                raise UserError(f"{path}, line {number}: no sentence")
+                raise UserError(f"{path}, line {number} is blank; allowed: text")
 
 
 def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:

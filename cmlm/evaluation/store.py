@@ -208,8 +208,8 @@ class Store:
         name = self._prompt_name(role)
         if name is not None and changed is not vectors:
             raise UserError(
-                f"the texts in {language} get the prompt {name!r}, without which --pcr "
-                "was fitted; allowed: no --pcr, or no prompts (--prompts=)"
+                f"the texts in {language} get the prompt {name!r}, and --pcr was "
+                "fitted without it; allowed: no --pcr, or no prompts (--prompts=)"
             )
         return changed
 

@@ -191,7 +191,9 @@ def _center_and_spread(
     scores = [labelled_files.number_of(label, where) for where, _, label in rows]
     center, spread = statistics.fmean(scores), statistics.pstdev(scores)
     if not spread:
-        raise UserError(f"{path}: all scores are {center:g}; allowed: different")
+        raise UserError(
+            f"{path}: all scores are {center:g}; allowed: at least two different scores"
+        )
     return center, spread
 
 

@@ -50,7 +50,7 @@ class ReviewsTask(Task):
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            raise UserError(f"{path} is not utf-8 text") from error
+            raise UserError(f"{path} is not UTF-8; allowed: UTF-8") from error
         examples = transfer.parse_reviews(text, path)
         for number, (texts, label) in enumerate(
             zip(examples.texts, examples.labels, strict=True)

@@ -227,7 +227,7 @@ def _corpus(source: DataDir, stem: str, languages: list[str]) -> Corpus:
         for side, name in enumerate(pair[:2]):
             if name not in rows[side]:
                 raise UserError(
-                    f"{path}, line {number}: no sentence {name!r} in "
+                    f"{path}, line {number}: the id {name!r} is not in "
                     f"{stem}.{languages[side]}"
                 )
         gold.add((rows[0][pair[0]], rows[1][pair[1]]))

@@ -82,8 +82,8 @@ class NeighboursFiles(base.PredictingTask[Openings]):
             )
         if not pairs:
             raise UserError(
-                f"{named}: each first sentence is also a second sentence; allowed: "
-                "first sentences of their own"
+                f"{named}: each first sentence is also a second sentence; allowed: at "
+                "least one that is not"
             )
         return Openings(
             [first for first, _ in pairs],

@@ -146,7 +146,7 @@ class RetrievalFiles(base.PredictingTask[Collection]):
                 raise UserError(f"{where}: query {query!r} is not in queries.jsonl")
             if (query, document) in pairs:
                 raise UserError(
-                    f"{where}: query {query!r} and document {document!r} again; "
+                    f"{where} repeats query {query!r} and document {document!r}; "
                     "allowed: each pair once"
                 )
             pairs.add((query, document))
@@ -157,7 +157,7 @@ class RetrievalFiles(base.PredictingTask[Collection]):
                 relevant[places.setdefault(document, place)] = grade
         if not any(row >= 0 for relevant in judged.values() for row in relevant):
             raise UserError(
-                f"{qrels} has no document with a grade above 0 that is in {path}"
+                f"{qrels} grades no document of {path} above 0; allowed: at least one"
             )
         return Collection(
             [queries[name] for name in judged],
