@@ -263,8 +263,8 @@ def _check_flags() -> None:
         by_default = FLAGS.threshold is None and FLAGS.margin == "ratio"
         if by_default or (FLAGS.threshold or 0) > highest:
             raise UserError(
-                "--neighbours is 1; allowed: from 2, or --threshold at most "
-                f"{highest}, or --margin=absolute, as one neighbour gives no "
+                "--neighbours is 1; allowed: at least 2, --threshold up to "
+                f"{highest}, or --margin=absolute, because one neighbour gives no "
                 f"{FLAGS.margin} above {highest}"
             )
     if FLAGS.index == "flat":

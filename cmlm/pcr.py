@@ -59,7 +59,8 @@ def main(_) -> None:
     cli.require_npz("output")
     if not FLAGS.text and not FLAGS.vectors:
         raise UserError(
-            "no sentences; allowed: --text=LANGUAGE=FILES, --vectors=LANGUAGE=FILE"
+            "--text and --vectors are not given; allowed: --text=LANGUAGE=FILES, "
+            "--vectors=LANGUAGE=FILE"
         )
     with cli.quiet_imports():
         from cmlm.common import outputs
@@ -180,8 +181,8 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
         )
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
     print(
-        f"{language}: {counted(fitted.sentences, 'sentence')}, {shares} of the squared "
-        "length of their vectors along the components",
+        f"{language}: {counted(fitted.sentences, 'sentence')}, the components have "
+        f"{shares} of the squared length of their vectors",
         file=sys.stderr,
     )
     if fitted.sentences < encoder.dim:

@@ -259,7 +259,10 @@ class Server:
             if not isinstance(asked, dict):
                 raise ValueError("the request is not a JSON object")
             if ("instances" in asked) == ("inputs" in asked):
-                raise ValueError("allowed: one of 'instances' and 'inputs'")
+                raise ValueError(
+                    "the request has both or neither of 'instances' and 'inputs'; "
+                    "allowed: one of them"
+                )
             by_row = "instances" in asked
             name = asked.get("signature_name") or signatures.DEFAULT
             if not isinstance(name, str):

@@ -84,6 +84,6 @@ def refuse_other_versions(directory: str, version: int) -> None:
     if others:
         raise UserError(
             f"--version is {version}; {directory} holds {others}, and an export holds "
-            f"one version; allowed: another --export_dir, whose serving/{version} is "
-            "then copied to the server's folder"
+            f"one version; allowed: another --export_dir (then copy its "
+            f"serving/{version} to the server's folder)"
         )

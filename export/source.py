@@ -101,8 +101,8 @@ def refuse_others(output: str, directory: str) -> None:
         if found(inner, *version) or len(versions) > own:
             raise UserError(
                 f"--{output} is {directory}, and {inner} is for model servers; "
-                "allowed: another folder; a copy of serving/N in an export brings "
-                "version N to a server's folder"
+                "allowed: another folder (copy an export's serving/N to add version N "
+                "to a server's folder)"
             )
         if found(inner, *encoder):
             raise UserError(

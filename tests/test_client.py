@@ -133,7 +133,7 @@ def test_mistakes_are_one_line(connect):
 def test_languages_that_the_signature_does_not_take_are_refused(scheme):
     server = model_server.connect(f"{scheme}://localhost:{servers._free_port()}")
     for signature in ("serving_default", "normalized"):
-        said = f"signature {signature} takes no languages"
+        said = f"allowed: none with the signature {signature}"
         with pytest.raises(UserError, match=said):
             server.encode(["a"], signature, ["de"])
 

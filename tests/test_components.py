@@ -180,7 +180,7 @@ def test_normalized_vectors_with_blank_lines_are_refused(vectors, tmp_path):
     rows = np.concatenate([np.zeros([1, 8], np.float32), arrays.unit_length(vectors)])
     np.save(npy, rows)
     vector_files.describe(vector_files.path_of(npy), encoder, True, rows.shape)
-    with pytest.raises(UserError, match="unit vectors; .* without --normalize"):
+    with pytest.raises(UserError, match="have length 1; .* without --normalize"):
         components_fitting.check(encoder, "vectors", [npy])
 
 
@@ -214,7 +214,7 @@ def row(**changes):
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"version": 2}, "has version 2; this program reads 1"),
+        ({"version": 2}, "has version 2; allowed: 1"),
         ({"format": "other"}, "not a file that cmlm.pcr wrote"),
         ({"languages": [{"language": "de"}]}, "2 matrices of 1 languages"),
         ({"components": np.ones([2, 1, 8], np.float32)}, "not orthonormal"),

@@ -707,7 +707,10 @@ def test_command_fills_a_folder_and_goes_on(encoder, exported, tmp_path):
         ([f"--output={tmp_path}/x.npy", "--workers=2"], "a folder, without .npy"),
         ([f"--output={output}", "--query=a"], "a path that ends in .npy"),
         (["--query=a", "--workers=2"], "--output is not given; allowed with --workers"),
-        ([f"--output={exports}"], "english; allowed: a new folder, or a former output"),
+        (
+            [f"--output={exports}"],
+            "english; allowed: a new folder or an earlier output",
+        ),
     ):
         refused = commands.run(*command, *arguments)
         assert refused.returncode == 1

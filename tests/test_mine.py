@@ -283,14 +283,14 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
         ),
         (
             [bad_model, output, source, target, "--neighbours=1"],
-            "--neighbours is 1; allowed: from 2, or --threshold at most 1, or --ma",
+            "--neighbours is 1; allowed: at least 2, --threshold up to 1, or --mar",
         ),
         (
             [
                 *(bad_model, output, source, target, "--neighbours=1"),
                 *("--margin=distance", "--threshold=0.1"),
             ],
-            "--neighbours is 1; allowed: from 2, or --threshold at most 0, or --ma",
+            "--neighbours is 1; allowed: at least 2, --threshold up to 0, or --mar",
         ),
         (
             # A model is looked for.

@@ -1034,6 +1034,4 @@ def test_negatives_behind_the_first_neighbours_are_found(
         got = negatives.choose(*arguments)
         assert got.tolist() == [[first, first + 1]] * 2 + [[-1, -1]]
         heard = capsys.readouterr().err
-        assert (
-            "1 source with too few negatives among 19 neighbours: not compared" in heard
-        )
+        assert "1 source with too few negatives among 19 neighbours; to search" in heard

@@ -157,7 +157,9 @@ def test_names_of_a_list_are_found(tmp_path, tokenizer):
     with pytest.raises(UserError, match="entity file .*x does not exist"):
         ngram_files.read_entities(f"{path}x")
     path.write_text("\n \n")
-    with pytest.raises(UserError, match="entity file .* is empty: one name a line"):
+    with pytest.raises(
+        UserError, match="entity file .* is empty; allowed: one name a line"
+    ):
         ngram_files.read_entities(str(path))
 
 

@@ -73,7 +73,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
     output = f"--output={tmp_path / 'pcr.npz'}"
     cases = [
         ([text, "--output=pcr.txt"], "allowed: a path that ends in .npz"),
-        ([output], "no sentences; allowed"),
+        ([output], "--text and --vectors are not given; allowed"),
         ([output, text, text], "de is given twice"),
         (
             [output, f"{text},fr={tmp_path / 'fr.txt'}"],
@@ -93,7 +93,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
         ),
         (
             [output, f"--vectors=de={tmp_path}/unit.npy"],
-            f"de, {tmp_path}/unit.npy: unit vectors; allowed: vectors of cmlm.e",
+            f"de, {tmp_path}/unit.npy: the vectors have length 1; allowed: vec",
         ),
         (
             # Before the text of the other language is encoded.

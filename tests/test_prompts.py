@@ -647,7 +647,7 @@ def test_components_are_not_removed_from_vectors_of_another_prompt(source):
         np.testing.assert_array_equal(
             store(TEXTS, "xx", "query"), encoder.encode(TEXTS, prompt_name="query")
         )
-        said = "texts in de get the prompt 'query', without which --pcr was fitted; al"
+        said = "texts in de get the prompt 'query', and --pcr was fitted without it; al"
         with pytest.raises(UserError, match=said):
             store(TEXTS, "de", "query")
         with pytest.raises(UserError, match=said):

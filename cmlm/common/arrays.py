@@ -154,7 +154,7 @@ def checked(
         shape = vectors.shape
         if len(shape) != 2 or shape != (len(sentences), dim or shape[1]):
             raise UserError(
-                f"{model}: vectors of shape {list(shape)}; allowed: "
+                f"{model}: the vectors have shape {list(shape)}; allowed: "
                 f"[{len(sentences)}, {dim or 'dim'}]"
             )
         squares = np.einsum("ij,ij->i", vectors, vectors)

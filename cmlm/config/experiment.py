@@ -192,7 +192,8 @@ class ExperimentConfig(hyperparams.Config):
         fields.check_types(self)
         if not self.task.enabled():
             raise UserError(
-                "every objective has weight 0; set one, such as task.cmlm.weight=1"
+                "every objective has weight 0; allowed: at least one above 0, such as "
+                "task.cmlm.weight=1"
             )
         fields.check_ranges(self)
         if not self.trainer.epochs:

@@ -213,7 +213,7 @@ def _examples(
             raise UserError(
                 f"no text is left to train on in {config.input_path} with"
                 f" hold_out_fraction={config.hold_out_fraction}; allowed: more text, a"
-                " smaller fraction, or validation text of its own"
+                " smaller fraction, or separate validation text"
             )
     if feed.epoch_examples:
         # One behind the other, languages would leave a small buffer one at a time.

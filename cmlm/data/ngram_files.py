@@ -85,5 +85,5 @@ def read_entities(path: str) -> list[str]:
     with files.open_text(path) as lines:
         found = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not found:
-        raise UserError(f"entity file {path} is empty: one name a line is expected")
+        raise UserError(f"entity file {path} is empty; allowed: one name a line")
     return found

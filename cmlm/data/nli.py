@@ -102,7 +102,7 @@ def _check_parallel(files: Mapping[str, Iterable[str]]) -> None:
         for place, other in others:
             if other != label:
                 raise UserError(
-                    f"{place} has label {LABELS[other]}, {first} {LABELS[label]};"
+                    f"{place} has label {LABELS[other]}, {first} has {LABELS[label]};"
                     " allowed: line-by-line translations of each other"
                 )
 

@@ -145,8 +145,7 @@ def load(path: str) -> PrincipalComponents:
         raise UserError(f"{path} is not a file that cmlm.pcr wrote")
     if header.get("version") != _VERSION:
         raise UserError(
-            f"{path} has version {shown(header.get('version'))}; this program reads "
-            f"{_VERSION}"
+            f"{path} has version {shown(header.get('version'))}; allowed: {_VERSION}"
         )
     try:
         _check_table(table, len(header["languages"]))

@@ -116,7 +116,8 @@ def _refuse_normalized(vectors: np.ndarray, encoder, described: bool) -> None:
     are_unit = described or _are_unit(vectors)
     if len(vectors) and are_unit and not _are_unit(encoder.encode(["A sentence."])):
         raise UserError(
-            "unit vectors; allowed: vectors of cmlm.encode without --normalize"
+            "the vectors have length 1; allowed: vectors of cmlm.encode without "
+            "--normalize"
         )
 
 

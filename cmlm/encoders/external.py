@@ -157,8 +157,8 @@ class StoredVectors(ExternalEncoder):
         if missing:
             raise UserError(
                 f"{self._text} lacks {len(missing)} of {len(sentences)} sentences, "
-                f"such as {missing[0][:60]!r}; allowed: a file with all of them, which "
-                "cmlm.evaluate --sentences writes for its own tasks only"
+                f"such as {missing[0][:60]!r}; allowed: a file with all sentences "
+                "(cmlm.evaluate --sentences writes those of its tasks)"
             )
         rows = [self._rows[text] for text in sentences]
         return self._matrix[rows]

@@ -71,9 +71,9 @@ def adopt(
             )
     elif "pooling" in values and values["pooling"] is None:
         raise UserError(
-            f"{source.path} does not show its pooling; allowed: --pooling (of a run: "
-            f"model.pooling) of {', '.join(POOLINGS)}; a command without this flag "
-            "reads the folder that export.huggingface --pooling writes"
+            f"{source.path} does not show its pooling; allowed: --pooling (in a run, "
+            f"model.pooling) of {', '.join(POOLINGS)}, or the folder that "
+            "export.huggingface --pooling writes"
         )
     if source.trained_seq_length:
         # As after a start from the run itself.
@@ -219,7 +219,9 @@ def load_weights(
     reading.validate()
     path = source.path
     if reading.sentence_vector == "projected":
-        raise UserError(f"{reading.given()}: {path} has no projection; CMLM trains one")
+        raise UserError(
+            f"{reading.given()}: {path} has no projection; allowed: a run of CMLM"
+        )
     if reading.pooling and source.model.get("pooling", "") is None:
         stated = {**source.model, "pooling": reading.pooling}
         source = dataclasses.replace(source, model=stated)

@@ -184,7 +184,7 @@ def _compare(model: str, pruned: str, windows: Iterable[list[str]]) -> float:
     lines = (line for window in windows for line in window if line.strip())
     some = list(itertools.islice(lines, _COMPARED_LINES))
     if not some:
-        raise UserError("the text to prune for has no line with a word")
+        raise UserError("--input has no line with a word; allowed: at least one")
     expected, vectors = (_encode(name, some) for name in (model, pruned))
     found = arrays.difference(vectors, expected)
     message = f"pruning changes the vectors of {model}"

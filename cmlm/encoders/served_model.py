@@ -103,11 +103,13 @@ class ServedModel(abc.ABC):
                 "language for each sentence"
             )
         if languages is not None and not row.takes_language:
-            raise UserError(f"signature {signature} takes no languages")
+            raise UserError(
+                f"languages are given; allowed: none with the signature {signature}"
+            )
         if languages is not None and len(languages) != len(sentences):
             raise UserError(
                 f"got {counted(len(languages), 'language')} for "
-                f"{counted(len(sentences), 'sentence')}"
+                f"{counted(len(sentences), 'sentence')}; allowed: one for each"
             )
         texts = to_bytes(sentences)
         if not texts:

@@ -37,7 +37,7 @@ def refuse_others(directory: str) -> None:
     for entry in sorted(os.listdir(directory)):
         if path_names.final(entry) not in (*NAMES, locks.FILE_NAME):
             raise UserError(
-                f"{directory} holds {entry}; allowed: a new folder, or a former output"
+                f"{directory} holds {entry}; allowed: a new folder or an earlier output"
             )
 
 

@@ -176,9 +176,9 @@ def _from_neighbours(found: NeighbourFiles, choice: _Choice) -> array.array:
             bar.update(len(rows))
     if left_out:
         print(
-            f"{counted(left_out, 'source')} with too few negatives among "
-            f"{rows.shape[1]} neighbours: not compared with the whole pool, which "
-            "would take too long",
+            f"note: {counted(left_out, 'source')} with too few negatives among "
+            f"{rows.shape[1]} neighbours; to search the whole pool for more would take "
+            "too long",
             file=sys.stderr,
         )
     return short

@@ -158,7 +158,7 @@ def _check_guard(settings: Settings) -> int:
         if not found:
             raise UserError(
                 f"--remove_sentences_of: {path} has no sentence; allowed: lines of"
-                " text, or of texts between tabs"
+                " text, or of texts separated by tabs"
             )
         prints |= found
     return len(prints)

@@ -93,7 +93,8 @@ class QualityModel:
                 raise ValueError("weights are not finite")
         except FileNotFoundError as error:
             raise UserError(
-                f"--quality_model is {path}, which does not exist"
+                f"--quality_model is {path}, which does not exist; allowed: a file of "
+                "cmlm.quality"
             ) from error
         except UserError:
             raise

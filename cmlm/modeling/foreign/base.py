@@ -131,7 +131,7 @@ def rename(
         elif here is None:
             unknown.append(name)
         elif here in found:
-            raise UserError(f"{path}: {found[here]} and {name} are both {here}")
+            raise UserError(f"{path}: {found[here]} and {name} name one weight, {here}")
         else:
             found[here] = name
     if unknown:
