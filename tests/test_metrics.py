@@ -90,6 +90,13 @@ def test_margins_by_hand():
     np.testing.assert_allclose(default, expected["ratio"], atol=1e-6)
     with pytest.raises(ValueError, match="'other'; allowed: "):
         margins.score(cosines, of_x, of_y, "other")
+    # NumPy would take a mean of each x for a mean of each candidate.
+    with pytest.raises(
+        ValueError, match=r"of_x .* \[2\]; allowed: \[2, 2\] or \[2, 1\]"
+    ):
+        margins.score(cosines, of_x[:, 0], of_y)
+    with pytest.raises(ValueError, match=r"of_y has the shape \[1, 2\]; allowed: "):
+        margins.score(cosines, of_x, of_y[:1], "distance")
 
 
 def test_too_few_examples_for_the_folds_are_named():

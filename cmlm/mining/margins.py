@@ -29,10 +29,20 @@ def score(
 
     Returns:
         float64 [n, k].
+
+    Raises:
+        ValueError: the margin, or the shape of the means, is another one.
     """
     cosines = np.asarray(cosines, np.float64)
     if margin == "absolute":
         return cosines
+    for name, means in (("of_x", of_x), ("of_y", of_y)):
+        # NumPy would take k values for each x as values of each candidate.
+        if (shape := np.shape(means)) not in (cosines.shape, (len(cosines), 1)):
+            raise ValueError(
+                f"{name} has the shape {list(shape)}; allowed: "
+                f"{list(cosines.shape)} or {[len(cosines), 1]}"
+            )
     mean = (np.asarray(of_x, np.float64) + of_y) / 2
     if margin == "distance":
         return cosines - mean
