@@ -196,7 +196,7 @@ def run(
 def guard(body: Callable[[], object]) -> None:
     """Runs a body and ends the process with its exit code, see above."""
     native_log.prepare()
-    native_log.outlive_stderr()
+    native_log.guard_streams()
     # A text of the user may hold what the terminal cannot show.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -216,14 +216,20 @@ def guard(body: Callable[[], object]) -> None:
     except BrokenPipeError:
         if not _stdout_is_broken():
             raise
-        # The interpreter flushes once more at exit and needs an open file for it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_results()
         sys.exit(141)
     except Exception as error:
         message = _message_of_the_system(error)
         if message is None:
             raise
+        if isinstance(error, OSError) and error.filename == native_log.STDOUT:
+            _drop_results()
         _fail(message)
+
+
+def _drop_results() -> None:
+    """Drops what stdout does not take: the interpreter flushes once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _message_of_the_system(error: Exception) -> str | None:

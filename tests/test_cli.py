@@ -425,7 +425,8 @@ def body():
     with native_log.dropped(), progress.bar(1):
         print("a message", file=sys.stderr, flush=True)
     logging.warning("a warning")
-    print("a result")
+    # More than the buffer of stdout holds reaches the disk at once.
+    print(*["a result"] * RESULTS, sep="\\n")
 cli.guard(body)
 """
 
@@ -436,19 +437,27 @@ cli.guard(body)
         ("2>/dev/full", (0, "a result\n", "")),
         # A reader that has gone.
         ("2> >(exec true); sleep 0.2", (0, "a result\n", "")),
-        (">/dev/full", (1, "", "error: No space left on device")),
+        # A file at its largest size.
+        ("2>log; ulimit -f 0", (0, "a result\n", "")),
+        (">/dev/full", (1, "", "error: stdout: No space left on device")),
     ],
 )
-def test_a_full_disk_loses_messages_and_reports_lost_results(streams, wanted):
+@pytest.mark.parametrize("results", [1, 9999])
+def test_a_full_disk_loses_messages_and_reports_lost_results(
+    tmp_path, streams, wanted, results
+):
+    code, stdout, *last_line = wanted
     done = subprocess.run(
         ["bash", "-c", f'exec {streams}; exec "$0" -c "$1"', sys.executable]
-        + [ON_FULL_DISK],
-        cwd=ROOT,
+        + [ON_FULL_DISK.replace("RESULTS", str(results))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
     last = done.stderr.splitlines()[-1:] or [""]
-    assert (done.returncode, done.stdout, *last) == wanted
+    assert (done.returncode, done.stdout) == (code, stdout * results)
+    assert last == last_line
 
 
 def test_a_process_without_stdout_works(tmp_path):

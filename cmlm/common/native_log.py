@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TextIO
 
 from cmlm.common import machine
 from cmlm.errors import UserError
@@ -23,6 +23,8 @@ _QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "GRPC_VERBOSITY": "ERROR"}
 # By itself, TensorFlow uses oneDNN's layers only on processors with AVX-512's or AMX's
 # instructions for neural networks. They are faster with AVX2, too.
 _FAST = {"TF_ENABLE_ONEDNN_OPTS": "1"}
+# The file that an error of a command's results names.
+STDOUT = "stdout"
 
 
 def prepare() -> None:
@@ -44,38 +46,65 @@ def prepare() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")
 
 
-class _Messages(io.TextIOWrapper):
-    """stderr, which drops what a full disk or a reader that has gone does not take."""
+@contextlib.contextmanager
+def outliving(stream: TextIO) -> Iterator[None]:
+    """Goes on if a stream of messages takes none: a run outlives the reader of its log.
+
+    Args:
+        stream: what the body writes to.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EIO):
+            # The reader does not come back. A full disk may have space again.
+            with open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), stream.fileno())
+
+
+@contextlib.contextmanager
+def _naming_stdout(stream: TextIO) -> Iterator[None]:
+    """Names stdout in an error of its disk, as Python names no stream."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = STDOUT
+        raise
+
+
+class _Guarded(io.TextIOWrapper):
+    """A stream of the process whose writes run within a guard of their errors."""
+
+    def __init__(
+        self,
+        stream: io.TextIOWrapper,
+        guard: Callable[[TextIO], contextlib.AbstractContextManager[None]],
+    ):
+        super().__init__(
+            open(stream.fileno(), "wb", closefd=False),
+            encoding=stream.encoding,
+            errors=stream.errors,
+            line_buffering=stream.line_buffering or stream.write_through,
+        )
+        self._guard = guard
 
     def write(self, text: str) -> int:
-        with _dropping():
+        with self._guard(self):
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with _dropping():
+        with self._guard(self):
             super().flush()
 
 
-@contextlib.contextmanager
-def _dropping() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE, errno.EIO):
-            raise
-
-
-def outlive_stderr() -> None:
-    """Lets a command go on if the file or the reader of its messages fails."""
-    stderr = sys.stderr
+def guard_streams() -> None:
+    """Lets a command outlive the reader of its messages, and name a full stdout."""
+    stdout, stderr = sys.stdout, sys.stderr
+    if stdout is sys.__stdout__ and isinstance(stdout, io.TextIOWrapper):
+        sys.stdout = _Guarded(stdout, _naming_stdout)
     if stderr is sys.__stderr__ and isinstance(stderr, io.TextIOWrapper):
-        sys.stderr = _Messages(
-            open(stderr.fileno(), "wb", closefd=False),
-            encoding=stderr.encoding,
-            errors=stderr.errors,
-            line_buffering=True,
-        )
+        sys.stderr = _Guarded(stderr, outliving)
 
 
 def _captured() -> BinaryIO:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import tqdm
+
+from cmlm.common import native_log
 
 
 class ProgressLine:
@@ -95,7 +95,7 @@ class ProgressLine:
             return
         self._last_print = now
         line = "  ".join([f"step {step:,}/{self._total:,}", *parts])
-        with _living_stderr():
+        with native_log.outliving(sys.stderr):
             if self._terminal:
                 width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
                 end = "\n" if done else ""
@@ -113,21 +113,9 @@ class ProgressLine:
         """
         self._window = [(when + seconds, step) for when, step in self._window]
         if self._is_open:
-            with _living_stderr():
+            with native_log.outliving(sys.stderr):
                 print(file=sys.stderr, flush=True)
             self._is_open = False
-
-
-@contextlib.contextmanager
-def _living_stderr() -> Iterator[None]:
-    """Goes on if stderr takes no output: a run outlives the reader of its log."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EPIPE, errno.EIO):
-            # The reader does not come back. A full disk may have space again.
-            with open(os.devnull, "wb") as nothing:
-                os.dup2(nothing.fileno(), sys.stderr.fileno())
 
 
 def duration(seconds: float) -> str:
@@ -151,11 +139,11 @@ class _BarStream:
     """stderr for a bar, without its errors."""
 
     def write(self, text: str) -> None:
-        with _living_stderr():
+        with native_log.outliving(sys.stderr):
             sys.stderr.write(text)
 
     def flush(self) -> None:
-        with _living_stderr():
+        with native_log.outliving(sys.stderr):
             sys.stderr.flush()
 
     def __getattr__(self, name: str):
