@@ -19,9 +19,9 @@ encodes the new lines of a text that grew at its end.
 --precision change the vectors of a model_dir or of another program's weights. Exports,
 servers and stored vectors have fixed values, and the command refuses others.
 --prompt_name selects a prompt of the model for the lines. --query gets the prompt
-`query`, if the model has it. If --output, --prompt and --prompt_name are all missing,
-the lines get the first of the prompts `document`, `passage` and `corpus` that has a
-text; if all that the model has are empty, they get an empty one.
+`query`, if the model has it. Without --output, --prompt and --prompt_name, the lines
+get the model's prompt `document`, `passage` or `corpus`: the first one that is not
+empty, or an empty one if the model has no other.
 """
 
 import contextlib

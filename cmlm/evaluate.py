@@ -5,7 +5,7 @@
 
 DIR holds the sets as distributed, each in the folder itself or in a subfolder of its
 name (senteval/, tatoeba/). --output is a folder (results.json, scores.csv,
-report.md and report.html with pictures) or a .json file.
+report.md and report.html with figures) or a .json file.
 
 --tasks takes families, tasks, one language of a task (tatoeba-de), and your own files:
 classification:FILE.tsv, classification:TRAIN.tsv:TEST.tsv, pairs:FILE.tsv,
@@ -113,15 +113,15 @@ flags.DEFINE_string(
 flags.DEFINE_bool(
     "mean_of_models",
     False,
-    "Add a row with the mean and the deviation over the models, which are runs of one "
+    "Add a row with mean and standard deviation over the models, which are runs of one "
     "recipe with different seeds. The baselines untrained: and bow: count only if all "
     "models are baselines.",
 )
 flags.DEFINE_multi_string(
     "mean",
     [],
-    "NAME=MODEL,MODEL: add a row NAME with the mean and the deviation over these "
-    "models, by the names of --model=NAME=MODEL; repeatable",
+    "NAME=MODEL,MODEL: add a row NAME with mean and standard deviation over these "
+    "models, by the names of --model=NAME=MODEL",
 )
 flags.DEFINE_bool(
     "predictions",

@@ -11,9 +11,9 @@
 Your files are .tsv without quoting, or .csv. Their first line names the columns:
 `text`, or `text1` and `text2`; and `label` (a class), `labels` (any number of classes,
 separated by |) or `score` (a number). Without --dev, a tenth of the examples is held
-out. --output then has model/1, a SavedModel from strings to predictions, and a file for
-each of --predict. With such an output as --model and without --task, the command only
-predicts.
+out. --output then has model/1, a SavedModel from strings to predictions, and a file of
+predictions for each file of --predict. With such an output as --model and without
+--task, the command only predicts.
 
 --data_dir holds GLUE's public files as distributed (RTE/train.tsv, dev.tsv, test.tsv
 ...), in the folder itself or in its subfolder glue/. Tasks: cola sst2 mrpc qqp stsb
@@ -34,7 +34,7 @@ gluebenchmark.com. For public tasks, report.md and report.html show published ro
 their sources beside yours. With several tasks the folder holds a folder for each task,
 and results.json and the report have GLUE's average. The folder appears at the end.
 Until then, the directory OUTPUT.work holds the finished seeds, and the same command
-resumes a run that was killed or diverged. It may add or leave out tasks and seeds.
+resumes a run that was killed or diverged; its --task and --seeds may change.
 
 The row `constant` predicts the same for every example: the most frequent training
 label, the mean of the scores, or every label that more than half of the examples have.
@@ -91,7 +91,7 @@ flags.DEFINE_integer("batch_size", 32, "Examples in a step.")
 flags.DEFINE_float(
     "learning_rate",
     3e-5,
-    "AdamW's rate after the warm-up. A higher one needs fewer epochs.",
+    "AdamW's peak rate, at the end of the warm-up. A higher one needs fewer epochs.",
 )
 flags.DEFINE_float(
     "warmup_share", 0.1, "The share of the steps in which the rate warms up."

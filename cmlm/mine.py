@@ -8,7 +8,7 @@
         --output=good.tsv
 
 The output is a bitext for cmlm.train --bitext_data: source TAB target, then one column
-for each hard negative. The second and third form also read queries and passages, for
+for each hard negative. The second and third forms also read queries and passages, for
 --pair_data.
 
 The first form mines pairs from two unaligned texts, one sentence a line. Repeated lines
@@ -93,7 +93,7 @@ flags.DEFINE_enum(
     "max",
     choices.RETRIEVALS,
     "Candidate pairs: the best target of each source (forward), the best source of "
-    "each target (backward), the pairs in both (intersection) or in any of them (max).",
+    "each target (backward), the pairs in both (intersection) or in either (max).",
 )
 flags.DEFINE_float(
     "threshold",
@@ -146,8 +146,8 @@ flags.DEFINE_integer(
 flags.DEFINE_float(
     "max_memory_gb",
     4.0,
-    "Memory limit of each process in GB, the model's weights not counted; the program "
-    "itself takes 1 GB of it.",
+    "Memory limit of each process in GB, without the model's weights; the program "
+    "itself takes 1 GB of the limit.",
     lower_bound=1.25,
 )
 reading_flags.define()

@@ -37,9 +37,9 @@ wikipedia, json and csv use length and duplicate_documents; bitext uses duplicat
                          spaces)
     duplicate_lines      keeps the first of equal lines
 
-From bitext, the command always drops pairs whose sides are equal, or equal but for case
-and punctuation in four or more words, and pairs with a side without a letter or of more
-than 5,000 characters.
+From bitext, the command always drops a pair if its sides are equal, if its sides of
+four or more words differ in case and punctuation only, or if a side has no letter or
+more than 5,000 characters.
 
 These layouts and steps write OUTPUT/LANGUAGE/00000-of-00004.txt.gz and so on (.tsv.gz
 for bitext), and OUTPUT/stats.json.
@@ -102,14 +102,14 @@ flags.DEFINE_string(
     "",
     "File of cmlm.quality: drop documents that score below --min_quality.",
 )
-flags.DEFINE_float("min_quality", 0.5, "Lowest score of a document to keep.", 0, 1)
+flags.DEFINE_float("min_quality", 0.5, "Keep documents with this score or more.", 0, 1)
 flags.DEFINE_string(
     "remove_sentences_of",
     "",
     "Evaluation files, one sentence a line or tab-separated: remove their sentences.",
 )
 flags.DEFINE_integer(
-    "max_sentences", 0, "Most sentences of each language; 0: no limit.", 0
+    "max_sentences", 0, "Maximum of sentences for each language; 0: no limit.", 0
 )
 beam_flags.define(0, "Processes on this machine; 0: one per core.")
 

@@ -133,7 +133,7 @@ flags.DEFINE_multi_string(
     "params_override",
     [],
     "Settings as a.b.c=value, separated by commas. Name a setting once in a flag; of "
-    "two flags, the later wins.",
+    "two flags, the later wins",
 )
 flags.DEFINE_enum(
     "distribution_strategy",

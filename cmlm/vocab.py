@@ -37,7 +37,7 @@ flags.DEFINE_string(
 flags.DEFINE_list("keep_languages", [], "Languages of --input to read; default: all.")
 flags.DEFINE_string("output", None, "File to write; with --prune_model, a directory.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
-flags.DEFINE_integer("size", 30522, "Most tokens, special ones included.")
+flags.DEFINE_integer("size", 30522, "Maximum of tokens, special ones included.")
 flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
 flags.DEFINE_bool(
     "strip_accents",
@@ -65,8 +65,8 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "max_text_bytes",
     256 * 2**20,
-    "Bytes of each language to read, and again of each column of its bitext; from "
-    "several files at once. Beam reads all.",
+    "Most bytes to read of a language's text, and of each column of its bitext. The "
+    "command reads several files at once. Beam reads all text.",
     lower_bound=1,
 )
 beam_flags.define(

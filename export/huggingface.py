@@ -5,7 +5,7 @@
 The command writes a folder for sentence_transformers.SentenceTransformer and
 transformers.AutoModel: weights as safetensors, configuration, tokenizer, pooling and a
 model card. --from=PATH exports weights of another program instead of a run. Such a
-folder cannot hold projected vectors, so --sentence_vector=projected is refused.
+folder cannot hold projected vectors: the command refuses --sentence_vector=projected.
 """
 
 import sys

@@ -32,7 +32,7 @@ def define(output: str) -> None:
     flags.DEFINE_bool(
         "overwrite",
         False,
-        f"Replace --{output} if it exists; it stays until the new one is complete.",
+        f"Replace --{output} if it exists, as soon as the new folder is complete.",
     )
     reading_flags.define()
 

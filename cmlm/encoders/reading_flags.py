@@ -65,7 +65,7 @@ def define() -> None:
         "prompts",
         None,
         "A prompt by name, such as 'query=query: '; once for each prompt. Default: the "
-        "prompts of the model; an empty value leaves them out",
+        "prompts of the model; an empty value: no prompts",
     )
 
 

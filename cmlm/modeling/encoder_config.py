@@ -60,10 +60,10 @@ class EncoderConfig(hyperparams.Config):
             A dense layer brings another width to `hidden_size`, as in ALBERT and
             ELECTRA-small. CMLM's conditions are as wide as sentence vectors, so the
             objective `cmlm` cannot train such an encoder.
-        num_attention_heads: must divide `hidden_size`.
+        num_attention_heads: number of attention heads; divides `hidden_size`.
         intermediate_size: width of the feed-forward layers.
-        hidden_activation: `gelu` is the exact GELU.
-        layer_norm_epsilon: added to the variance; BERT's 1e-12.
+        hidden_activation: activation of the feed-forward layers; `gelu` is exact.
+        layer_norm_epsilon: added to the variance in layer norms; BERT's 1e-12.
         dropout_rate: dropout of embeddings and of the output of each sub-layer.
         attention_dropout_rate: dropout of attention probabilities.
         drophead_rate: share of the attention heads that each layer drops for a sentence
@@ -73,7 +73,7 @@ class EncoderConfig(hyperparams.Config):
         num_views: the number of projected vectors that CMLM makes of a sentence vector,
             N; the paper uses 15.
         type_vocab_size: rows of the segment table.
-        relative_positions: add a learnt score for the distance of two tokens to every
+        relative_positions: add a learnt bias for the distance of two tokens to every
             attention score, as MPNet does. CMLM's conditions have no distance, so the
             objective `cmlm` cannot train such an encoder.
         initializer_range: standard deviation of the truncated normal distribution that
@@ -84,10 +84,10 @@ class EncoderConfig(hyperparams.Config):
         normalized: whether the Hugging Face folder that the weights come from scales
             vectors to length 1. `default` is not scaled; a folder that is written for
             Hugging Face keeps the module.
-        prompts: texts that may precede a text whose vector is read, each as NAME=TEXT,
-            such as the prompts of the Hugging Face folder that the weights come from.
-        prompt: a text that precedes every text whose vector is read, such as a
-            Hugging Face folder's default prompt. Training text gets none.
+        prompts: texts that may precede a text to encode, each as NAME=TEXT, such as the
+            prompts of the Hugging Face folder that the weights come from.
+        prompt: a text that precedes every text to encode, such as a Hugging Face
+            folder's default prompt. Training text gets none.
         seq_length: the encoder cuts sentences to this number of tokens. A run that
             starts from another program's weights, pruned or not, sets it to the limit
             that their folder states, or 0. A run that starts from a run sets it to that

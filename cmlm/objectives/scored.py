@@ -27,7 +27,7 @@ class ScoredConfig(PromptedConfig, NestedConfig):
             a lower score; only the order of the scores counts. `cosine`: the cosine
             becomes the score, with `lowest` at cosine 0 and `highest` at cosine 1.
         scale: the factor of the cosines in `cosent`, 1 / temperature.
-        lowest, highest: the range of the scores, for `cosine`.
+        lowest, highest: the lowest and the highest score, for the loss `cosine`.
     """
 
     train_data: scored.ScoredDataConfig = dataclasses.field(

@@ -37,12 +37,12 @@ class VocabularyConfig(hyperparams.Config):
             BERT.
         dotless_i: with `lower_case`, I becomes ı and İ becomes i; null: if all text is
             named as Turkish or Azerbaijani (`tr`, `az`).
-        normalization: Unicode's form of the text: `nfc`, `nfkc`, or empty for the text
-            as it is.
-        style: `tf-text`, or `hugging-face` for the ids of its BertTokenizer: ß stays,
-            and no word ends at a control character.
-        max_text_bytes: bytes to learn from, of each language, and again of each column
-            of its bitext; several files are read at once.
+        normalization: Unicode normalization form of the text: `nfc`, `nfkc`, or empty
+            for the text as it is.
+        style: `tf-text`, or `hugging-face` for the ids of Hugging Face's BertTokenizer:
+            ß stays, and no word ends at a control character.
+        max_text_bytes: most bytes to learn from, of a language's text and of each
+            column of its bitext. The run reads several files at once.
         sampling_exponent: with several languages, the words of language l count in
             proportion to n_l^sampling_exponent, where n_l is the number of words of
             language l, estimated by the sizes of its files if max_text_bytes leaves out
