@@ -37,14 +37,14 @@ def load(
 ):
     """Opens an export, a model_dir, foreign weights, a server or stored vectors.
 
-    None keeps the model's own value of an argument. The function sets variables of
-    TensorFlow and gRPC that are not set.
+    None keeps the model's own value of an argument. The function sets the environment
+    variables of TensorFlow and gRPC that it needs and that are not set.
 
     Args:
         model: a path or an address, as `cmlm encode --model` takes it.
         precision: of the layers, float32 or bfloat16; vectors are float32.
         prompt: a text that precedes every text; "" removes the default prompt.
-        prompts: such texts by name, for `encode(texts, prompt_name="query")`.
+        prompts: prompts by name, for `encode(texts, prompt_name="query")`.
         dimensions: keep the first N dimensions of each vector; 0: all.
         pooling: mean, max, cls or pooler.
         sentence_vector: pooled, or projected for a run of CMLM.
@@ -115,10 +115,10 @@ def score(
 ) -> dict[str, dict[str, float]]:
     """Scores an encoder, or anything with `encode`, as `cmlm evaluate` does.
 
-    `load` opens a name or path. `tasks` is a list, or a str with commas, such as
-    "sts,trec"; your own files need no data_dir: "sts:FILE". `repeats` is how often each
-    classifier trains, `classifier` is logistic, logistic-adam, logistic-cmlm or mlp,
-    `output` is the folder or .json file of a report, and `overwrite` replaces it.
+    `load` opens an encoder given by path. `tasks` is a list, or a str with commas, such
+    as "sts,trec"; your own files need no data_dir: "sts:FILE". `repeats` is the number
+    of seeds of a classifier, `classifier` is logistic, logistic-adam, logistic-cmlm or
+    mlp, `output` is the folder or .json file of a report; `overwrite` replaces it.
 
     Returns the metrics of each task, accuracies and correlations times 100: {"trec":
     {"accuracy": 74.2}}. Raises cmlm.errors.UserError if an argument is not allowed, or

@@ -34,8 +34,8 @@ class MtebEncoder(abs_encoder.AbsEncoder):
     Args:
         model: a model that `opening.open_encoder` opens.
         precision: float32, bfloat16, or None for the precision of the model.
-        dimensions: how many of a vector's dimensions to keep; 0 for all, or None for
-            those of the model.
+        dimensions: keep the first N dimensions of each vector; 0 for all, or None for
+            the model's own number.
     """
 
     def __init__(

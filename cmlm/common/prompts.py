@@ -1,6 +1,6 @@
 """Prompts by name, and the prompts of queries and documents.
 
-A prompt is a text that precedes every text whose vector is read. Encoders such as E5
+A prompt is a text that precedes every text to encode. Encoders such as E5
 have one for queries and one for documents. The names and their order are those of
 sentence-transformers' `encode_query` and `encode_document`.
 """

@@ -155,8 +155,9 @@ class Comparing(abc.ABC):
     ) -> exact.Nearest:
         """Finds the texts of a corpus that are nearest to each query, by cosine.
 
-        Texts get the encoder's prompts for queries and for documents, if it has them:
-        `query`; and the first of `document`, `passage` and `corpus` that is not empty.
+        Queries get the encoder's prompt `query`. The corpus gets the first prompt of
+        `document`, `passage` and `corpus` that is not empty. Without them, the default
+        prompt counts.
 
         The search is exact; FAISS does it where it is installed
         (pip install 'cmlm[mine]'), numpy elsewhere. Encode a corpus once, and pass its
@@ -166,7 +167,7 @@ class Comparing(abc.ABC):
         Args:
             queries: n texts, or their vectors, float [n, dim].
             corpus: m texts, or their vectors, float [m, dim].
-            k: texts for each query; at most m are returned.
+            k: the most texts to return for each query.
 
         Returns:
             Cosines and rows of the corpus, [n, min(k, m)]. Equal cosines are in the

@@ -109,7 +109,7 @@ class Classifier:
         kind: a name of `ABOUT`.
         seed: the seed of the folds and of the weights. The toolkit always has the folds
             of seed 1111.
-        jobs: the number of fits at a time; 0 for one on each core.
+        jobs: the number of fits that run in parallel; 0 for one on each core.
     """
 
     kind: str

@@ -21,7 +21,7 @@ def settings(data_dir: str, repeats: int, kind: str) -> dict[str, Any]:
 
     Args:
         data_dir: the folder of test sets.
-        repeats: how often each classifier is trained.
+        repeats: the number of seeds of each classifier.
         kind: the classifier.
 
     Raises:

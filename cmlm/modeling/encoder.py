@@ -38,8 +38,8 @@ class ConditionalBertEncoder(networks.BertEncoderV2):
     padding of the batch. Here dense inputs take the last rows of the position table.
 
     The input `read_tokens`, int32 [tokens, 2], names text and position of the outputs
-    that are read. The only output is then `read_output`, float [tokens, dim], and a
-    training step spares the last layer all other tokens.
+    to return. The only output is then `read_output`, float [tokens, dim], and in a
+    training step the last layer computes no other tokens.
     """
 
     def _get_embeddings(

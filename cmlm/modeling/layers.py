@@ -58,7 +58,7 @@ RELATIVE_BUCKETS = 2 * (len(_DISTANCES) + 1)
 
 
 def relative_scores(table: tf.Tensor, seq: int | tf.Tensor) -> tf.Tensor:
-    """What MPNet adds to the attention scores for the distance of two tokens.
+    """MPNet's relative attention bias: a score for each distance of two tokens.
 
     Reference: Song et al., 2020, https://arxiv.org/abs/2004.09297; the buckets are
     T5's, https://arxiv.org/abs/1910.10683, section 2.1.

@@ -31,8 +31,8 @@ class ObjectiveConfig(hyperparams.Config):
     """Settings that every objective has.
 
     Attributes:
-        weight: the factor of this loss in the summed loss; 0 switches the objective
-            off.
+        weight: the factor of the objective's loss in the total loss; 0 switches the
+            objective off.
         start_step: the first step with this objective.
         end_step: the first step without this objective; null: it trains to the end.
         train_data: files, batch size and sequence length; each objective has its own
@@ -73,7 +73,7 @@ class ObjectiveConfig(hyperparams.Config):
         return found
 
     def validation_setting(self, name: str) -> str:
-        """The flag, else the setting of the objective `name`, of `validation_data`."""
+        """The flag for `validation_data`, or else the objective's setting."""
         flag = self.train_data.validation_flag
         return f"--{flag}" if flag else f"task.{name}.validation_data"
 
@@ -134,9 +134,9 @@ class ObjectiveConfig(hyperparams.Config):
         """
 
     def weight_settings(self) -> dict[str, bool]:
-        """Whether the weights that depend on a setting exist, by its name.
+        """The settings that add weights to the model: by name, whether they do so now.
 
-        The names are the same for all values.
+        The names do not depend on the values.
         """
         return {}
 
@@ -486,7 +486,7 @@ class EmbeddingObjective(Objective):
     def total_loss(
         self, embeddings: tf.Tensor, batch: dict[str, tf.Tensor]
     ) -> tuple[tf.Tensor, dict[str, Metric]]:
-        """The loss that is trained, as `embedding_loss` returns it."""
+        """The loss to minimise and the metrics, as `embedding_loss` returns them."""
         return self.embedding_loss(embeddings, batch)
 
     def compute(self, batch, training):

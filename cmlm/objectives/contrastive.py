@@ -126,7 +126,7 @@ class ContrastiveObjective(NestedObjective):
 
 
 def has_a_negative(examples: Iterable[tuple]) -> bool:
-    """Whether the first pair and some other one of the examples share no text.
+    """Whether any pair of the examples shares no text with the first pair.
 
     A text that ranks its partner alone always finds it.
     """
@@ -186,7 +186,7 @@ class Pool:
         return self._negatives is not None
 
     def known(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Whether a text is no negative of the texts of a pair.
+        """Whether a text does not count as a negative for the texts of a pair.
 
         Such a text stands in the pair, or in a pair that shares a text with it.
 

@@ -96,7 +96,7 @@ class DistillConfig(ObjectiveConfig):
         return "init_words" if self.init_words else ""
 
     def taught_texts(self, files: list[str]) -> tf.data.Dataset:
-        """Returns all texts of some files that the teacher reads: string []."""
+        """Returns a dataset of the texts that the teacher reads in files: string []."""
         return streams.sentences(streams.Portion(files))
 
 

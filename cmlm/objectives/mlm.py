@@ -12,7 +12,7 @@ from cmlm.objectives.masked_text import MaskedTextConfig, MaskedTextObjective
 
 @dataclasses.dataclass
 class MlmConfig(MaskedTextConfig):
-    """Masked words of a text, given the rest of it.
+    """Predicts masked words of a text.
 
     Attributes:
         passages: whether a text is a passage of a document, filled with sentences up to

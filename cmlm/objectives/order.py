@@ -17,7 +17,7 @@ from cmlm.objectives.mlm import MlmObjective
 
 @dataclasses.dataclass
 class OrderConfig(MaskedTextConfig):
-    """Masked words of two neighbouring sentences, and whether their order is right.
+    """Predicts masked words of two neighbouring sentences, and their order.
 
     The loss is the sum of the mean over masked words and the mean over pairs.
     """

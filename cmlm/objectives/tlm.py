@@ -11,7 +11,7 @@ from cmlm.objectives.mlm import MlmObjective
 
 @dataclasses.dataclass
 class TlmConfig(MaskedTextConfig):
-    """Masked words of a text and its translation in one sequence."""
+    """Predicts masked words of a text and its translation in one sequence."""
 
     train_data: bitext.BitextDataConfig = dataclasses.field(
         default_factory=bitext.BitextDataConfig

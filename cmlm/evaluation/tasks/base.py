@@ -142,10 +142,9 @@ class Task(abc.ABC, Generic[Data]):
         part_of: the name of the task of which this is one part, or "".
         languages: the languages that the public set has, or () if the user names them.
         seeds: random seeds. A task that trains a model runs once for each seed and
-            reports the mean and the deviation.
+            reports mean and standard deviation.
         classifier: which classifier of SentEval its tasks train, see `classifier`.
-        jobs: the number of classifiers that are trained at a time; 0 for one on each
-            core.
+        jobs: the number of classifiers that train in parallel; 0 for one on each core.
     """
 
     name: str

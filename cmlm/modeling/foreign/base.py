@@ -44,7 +44,7 @@ class Source:
         prompt: the text that precedes every text by default, or "".
         unused: names of known weights that this project ignores.
         notes: assumptions, one sentence each.
-        warnings: settings that change vectors and are left to the user, likewise.
+        warnings: settings that change vectors and that the user decides on, likewise.
     """
 
     path: str
