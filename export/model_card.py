@@ -114,7 +114,9 @@ def render(
         ("weights", _origin(opened)),
     ):
         lines.append(f"| {name} | {value} |")
-    lines += ["", "## Training", "", *_training(opened), "", *_versions(opened)]
+    starts = run_records.read_starts(opened.run) if opened.run else []
+    lines += ["", "## Training", "", *_training(opened, starts), ""]
+    lines += _versions(opened.step, starts)
     return "\n".join(lines) + "\n"
 
 
@@ -183,8 +185,8 @@ def _prompts(opened: OpenedWeights) -> list[tuple[str, str]]:
     return [tuple(cell.replace("|", "\\|") for cell in row) for row in found]
 
 
-def _training(opened: OpenedWeights) -> list[str]:
-    """Objectives, data and the last validation."""
+def _training(opened: OpenedWeights, starts: list[dict]) -> list[str]:
+    """Objectives, data, the starts if they differ, and the last validation."""
     if not opened.run:
         return ["Not trained with cmlm; see the origin of the weights above."]
     config, step = opened.config, opened.step
@@ -209,7 +211,7 @@ def _training(opened: OpenedWeights) -> list[str]:
     for name, objective in config.task.enabled().items():
         if isinstance(objective, DistillConfig):
             lines += [f"The teacher of {name} is `{objective.teacher}`.", ""]
-    lines += _starts(opened.run, step)
+    lines += _starts(starts, step)
     metrics = last_validation(opened.run, step)
     if not metrics:
         return [*lines, "The run recorded no validation up to this step."]
@@ -223,9 +225,8 @@ def _training(opened: OpenedWeights) -> list[str]:
     return lines
 
 
-def _starts(directory: str, step: int) -> list[str]:
+def _starts(rows: list[dict], step: int) -> list[str]:
     """The starts up to a step, if text or batches of the run changed between starts."""
-    rows = run_records.read_starts(directory)
     parts = ("global_batch_size", "text")
     if all(row[part] == rows[0][part] for row in rows for part in parts):
         return []
@@ -246,14 +247,13 @@ def _starts(directory: str, step: int) -> list[str]:
     return [*lines, ""]
 
 
-def _versions(opened: OpenedWeights) -> list[str]:
+def _versions(step: int, starts: list[dict]) -> list[str]:
     """The versions of the packages, of each start that trained and of the export."""
-    starts = run_records.read_starts(opened.run) if opened.run else []
     # Starts of earlier versions recorded none.
     trained = [
         row["versions"]
         for row in starts
-        if row["step"] < opened.step and isinstance(row.get("versions"), dict)
+        if row["step"] < step and isinstance(row.get("versions"), dict)
     ]
     lines = ["## Versions", "", "| package | training | export |", "|---|---|---|"]
     for name, version in versions.installed().items():

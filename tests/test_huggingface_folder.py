@@ -17,7 +17,7 @@ import tensorflow as tf
 import tokenizers as hugging_face
 import yaml
 
-from cmlm.config import run_records
+from cmlm.config import model_dir, run_records
 from cmlm.encoders import opening, run_weights
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.errors import UserError
@@ -153,7 +153,7 @@ def test_projected_vectors_have_no_place_there(tmp_path):
         export(tmp_path, **{"model.sentence_vector": "projected"})
 
 
-def test_card_says_what_the_run_says(tmp_path):
+def test_card_says_what_the_run_says(tmp_path, caplog):
     rows = [
         {"step": 2, "validation/cmlm/loss": 5.5},
         {"step": 3, "validation/cmlm/loss": 4.25, "time": 1.0},
@@ -197,7 +197,11 @@ def test_card_says_what_the_run_says(tmp_path):
         row["text"] = {"cmlm": {"": [["a", size]]}}
         row["versions"] = {"tensorflow": f"2.{batch}"}
         run_records.add_start(trained.run, row)
+    with Path(trained.run, model_dir.STARTS).open("a") as file:
+        file.write("damaged\n")
+    caplog.clear()
     card = model_card.render(trained, 37, True, False)
+    assert caplog.text.count("lines are not rows of starts") == 1
     assert "| 0 | cmlm | 4 | 1 | 7 |\n| 1 | cmlm | 16 | 1 | 1,000 |\n\n" in card
     assert f"| tensorflow | 2.4, 2.16 | {tf.__version__} |\n" in card
     # For TF Hub: another usage, no header of the other hub.
