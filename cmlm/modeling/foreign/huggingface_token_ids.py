@@ -90,7 +90,9 @@ def tokens_of(fast: dict, path: str) -> list[str]:
         content = json_files.field(token, "content", str, path)
         ids[content] = json_files.field(token, "id", int, path)
     if not all(type(number) is int for number in ids.values()):
-        raise UserError(f"{path} has ids that are not integers; allowed: integers")
+        raise UserError(
+            f"{path} has a vocabulary whose ids are not integers; allowed: integers"
+        )
     vocab = sorted(ids, key=ids.get)
     if [ids[token] for token in vocab] != list(range(len(vocab))):
         raise UserError(f"{path} has a vocabulary with missing or repeated ids")
