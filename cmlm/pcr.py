@@ -181,8 +181,8 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
         )
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
     print(
-        f"{language}: {counted(fitted.sentences, 'sentence')}, the components have "
-        f"{shares} of the squared length of their vectors",
+        f"{language}: {counted(fitted.sentences, 'sentence')}, {shares} of the squared "
+        "length of their vectors is along the components",
         file=sys.stderr,
     )
     if fitted.sentences < encoder.dim:

@@ -109,7 +109,7 @@ flags.DEFINE_string(
     "Evaluation files, one sentence a line or tab-separated: remove their sentences.",
 )
 flags.DEFINE_integer(
-    "max_sentences", 0, "Maximum of sentences for each language; 0: no limit.", 0
+    "max_sentences", 0, "Maximum number of sentences a language; 0: no limit.", 0
 )
 beam_flags.define(0, "Processes on this machine; 0: one per core.")
 

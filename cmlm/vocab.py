@@ -37,7 +37,7 @@ flags.DEFINE_string(
 flags.DEFINE_list("keep_languages", [], "Languages of --input to read; default: all.")
 flags.DEFINE_string("output", None, "File to write; with --prune_model, a directory.")
 flags.DEFINE_bool("overwrite", False, "Replace an output that exists.")
-flags.DEFINE_integer("size", 30522, "Maximum of tokens, special ones included.")
+flags.DEFINE_integer("size", 30522, "Maximum number of tokens, special ones included.")
 flags.DEFINE_bool("lower_case", True, "Lower-case the text.")
 flags.DEFINE_bool(
     "strip_accents",
