@@ -386,10 +386,10 @@ def _prepare_models(named: dict[str, str]) -> None:
     cli.tune_for_inference({opening.precision(part, reading) for part in parts})
     for part in parts:
         opening.check(part)
-    if len(named) > 1 and (FLAGS.pcr or reading.given()):
+    if FLAGS.pcr or reading.given():
         # An export of another precision, a model without the prompt, or one that the
-        # file of --pcr does not belong to, would end the run after the others.
-        for each in named.items():
+        # file of --pcr does not belong to, would end the run after the first model.
+        for each in [*named.items()][1:]:
             _opened(*each, only_described=True)
 
 

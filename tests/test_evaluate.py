@@ -212,6 +212,12 @@ def test_command_scores_an_export(tmp_path):
     refused = evaluate(model, f"--model={export}", "--seq_length=9", "--data_dir=.")
     said = f"error: --seq_length is 9; allowed with {export}: {model_dirs.SEQ_LENGTH}, "
     assert refused.stderr.startswith(said) and refused.stderr.count("\n") == 1
+    # The first model opens only to be scored, so an unknown task ends the run before.
+    unknown = evaluate(
+        *(model, f"--model={tmp_path / 'model_dir'}", "--seq_length=9"),
+        *("--data_dir=.", "--tasks=unknown"),
+    )
+    assert unknown.stderr.startswith("error: --tasks has 'unknown'; ")
     # A damaged export is refused before the first model encodes.
     size = f"--seq_length={model_dirs.SEQ_LENGTH}"
     damaged = evaluate(
