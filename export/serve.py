@@ -43,10 +43,10 @@ def main(_) -> None:
     cli.require(model="an export, or an output of cmlm.finetune --task=file:FILE")
     with cli.quiet_imports():
         from cmlm.encoders import locating, signatures
-        from export import dev_server, session_model
+        from export import dev_server, rest_service, session_model
 
     host = FLAGS.host.removeprefix("[").removesuffix("]")
-    dev_server.check_name(FLAGS.model_name)
+    rest_service.check_name(FLAGS.model_name)
     dev_server.check_ports(host, FLAGS.port, FLAGS.grpc_port)
     tuned = locating.find_tuned(FLAGS.model)
     path = tuned or locating.find_export(FLAGS.model)

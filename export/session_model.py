@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the graph)
 from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow_serving.apis import get_model_metadata_pb2
 
 from cmlm.errors import shown
 
@@ -69,6 +70,19 @@ class SessionModel:
             # The message of the graph takes many lines.
             _check_lengths(arrays, error)
             raise
+
+
+def signature_map(model: SessionModel) -> get_model_metadata_pb2.SignatureDefMap:
+    """The signatures of a model as the metadata of TensorFlow Serving."""
+    found = get_model_metadata_pb2.SignatureDefMap()
+    for name, signature in model.signatures.items():
+        found.signature_def[name].CopyFrom(signature)
+    return found
+
+
+def reason(error: Exception) -> str:
+    """The message of an error; `str` of TensorFlow's errors adds nodes of the graph."""
+    return getattr(error, "message", None) or str(error)
 
 
 def _check_lengths(arrays: dict[str, np.ndarray], cause: Exception) -> None:

@@ -29,7 +29,7 @@ from tensorflow_serving.apis import (
 from cmlm.encoders import grpc_client, locating, model_server
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
-from export import dev_server, session_model
+from export import dev_server, rest_service, session_model
 
 
 @pytest.fixture(scope="module")
@@ -278,8 +278,8 @@ def test_the_last_value_of_a_tensor_fills_its_shape_within_memory(server):
 
 def test_a_request_that_is_too_long_or_stalls_ends(server, monkeypatch):
     # The limits that docs/serving.md states.
-    assert (dev_server._MOST_BYTES, session_model._MOST_ROWS) == (64 << 20, 65_536)
-    monkeypatch.setattr(dev_server, "_MOST_BYTES", 100)
+    assert (rest_service.MOST_BYTES, session_model._MOST_ROWS) == (64 << 20, 65_536)
+    monkeypatch.setattr(rest_service, "MOST_BYTES", 100)
     model = f"{server.rest}/v1/models/cmlm:predict"
     assert ask(model, b'{"instances": ["a"]}')[0] == 200
     code, answer = ask(model, json.dumps({"instances": ["a" * 100]}).encode())
@@ -299,7 +299,7 @@ def test_a_request_of_grpc_that_is_too_long_or_has_many_rows_is_refused(
     address = f"{server.rest}/v1/models/cmlm:predict"
     assert ask(address, b'{"inputs": ["a", "b", "c"]}')[0] == 200
     assert ask(address, b'{"inputs": ["a", "b", "c", "d"]}') == (400, {"error": said})
-    monkeypatch.setattr(dev_server, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(rest_service, "MOST_BYTES", 1000)
     small = dev_server.Server(model)
     small.start()
     request = predict_pb2.PredictRequest()
@@ -412,9 +412,9 @@ def test_a_request_under_way_is_answered_before_the_server_stops(model, protocol
 
 @pytest.mark.parametrize("name", ["", "a/b", "a:b"])
 def test_a_name_that_no_address_holds_is_refused(name):
-    dev_server.check_name("two words")
+    rest_service.check_name("two words")
     with pytest.raises(UserError, match="allowed: a name without slashes and colons"):
-        dev_server.check_name(name)
+        rest_service.check_name(name)
 
 
 def test_a_server_at_ipv6_whose_model_has_a_space(model):

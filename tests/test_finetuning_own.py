@@ -22,7 +22,7 @@ from cmlm.evaluation import labelled_files
 from cmlm.evaluation.data_dir import DataDir
 from cmlm.finetuning import catalogue, finished, labelled, run, training
 from cmlm.finetuning.tasks import Row
-from export import dev_server
+from export import dev_server, session_model
 
 WORDS = "the cat sat on a mat ran far away".split()
 
@@ -141,7 +141,7 @@ def test_labels_become_a_model_that_predicts(directory, tmp_path):
 
     # A server gives them, and refuses the page of encoders.
     assert locating.find_tuned(str(out)) == str(saved)
-    server = dev_server.Server(dev_server.SessionModel(str(saved)))
+    server = dev_server.Server(session_model.SessionModel(str(saved)))
     server.start()
     try:
         body = json.dumps({"inputs": columns}).encode()
@@ -228,7 +228,7 @@ def test_classes_and_scores_are_learnt(directory, tmp_path, column):
         ("text\tlabel\nx\t\n", "line 2: no label; allowed: one in each line"),
         ("text\tscore\nx\thigh\n", "line 2: score 'high'; allowed: a number"),
         ("text\tscore\nx\t1e39\n", "score '1e39'; allowed: -3.4e.38 to 3.4e.38"),
-        ("text\tscore\n", "has no examples"),
+        ("text\tscore\n", "has no examples; allowed: at least 1"),
         ("text\tlabel\tlabel\nx\ty\tz\n", "has 2 columns 'label'; allowed: one$"),
         # Lines that end in carriage returns alone are one line.
         (
@@ -335,6 +335,17 @@ def test_damaged_csv_swallows_no_rows(tmp_path, cell):
     )
     with pytest.raises(UserError, match="train.csv, line 3: .*each quote closed"):
         labelled.find_task(str(path), dev=str(path))
+
+
+@pytest.mark.parametrize("flag", ["task", "dev", "predict"])
+def test_the_flag_of_a_file_that_is_missing_is_named(tmp_path, flag):
+    path = tmp_path / "train.tsv"
+    path.write_text("text\tlabel\nx\ta\ny\tb\n")
+    given = {"task": str(path), "dev": str(path), "predict": str(path)}
+    given[flag] = "no.tsv"
+    said = f"^--{flag} has no.tsv, which does not exist; allowed: a .tsv or .csv file"
+    with pytest.raises(UserError, match=said):
+        labelled.find_task(given["task"], given["dev"], [given["predict"]])
 
 
 def test_a_file_too_small_to_hold_out_asks_for_another(tmp_path):
