@@ -26,6 +26,7 @@ from cmlm.modeling.foreign import (
     modules,
     tensors,
 )
+from cmlm.modeling.foreign.architecture import Architecture
 from cmlm.tokenization import (
     bert_normalizer,
     letters,
@@ -152,7 +153,7 @@ def _family(opened: OpenedWeights) -> str:
     return _FAMILIES[opened.tokenizer.title]
 
 
-def _architecture(opened: OpenedWeights) -> architectures.Architecture:
+def _architecture(opened: OpenedWeights) -> Architecture:
     return architectures.ARCHITECTURES[_family(opened)]
 
 

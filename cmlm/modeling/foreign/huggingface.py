@@ -31,6 +31,7 @@ from cmlm.modeling.foreign import (
     modules,
     tensors,
 )
+from cmlm.modeling.foreign.architecture import Architecture
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import tokenizer_file
 
@@ -190,9 +191,7 @@ def _arrays(stored: tensors.Tensors, found: Mapping[str, str]) -> dict[str, np.n
     }
 
 
-def _shape(
-    architecture: architectures.Architecture, config: dict, path: str
-) -> dict[str, Any]:
+def _shape(architecture: Architecture, config: dict, path: str) -> dict[str, Any]:
     """Reads the fields of EncoderConfig for the shape of the encoder.
 
     Raises:
@@ -234,7 +233,7 @@ def _vector_settings(
 
 def _tokenizer(
     folder: str,
-    architecture: architectures.Architecture,
+    architecture: Architecture,
     rows: int,
     is_ours: bool,
     fast: dict,

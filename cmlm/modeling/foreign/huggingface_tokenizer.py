@@ -16,11 +16,8 @@ import tensorflow as tf
 
 from cmlm.common import json_files
 from cmlm.errors import UserError, shown
-from cmlm.modeling.foreign import (
-    architectures,
-    huggingface_merges,
-    huggingface_wordpiece,
-)
+from cmlm.modeling.foreign import huggingface_merges, huggingface_wordpiece
+from cmlm.modeling.foreign.architecture import Architecture
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.rules import Rules, looks_lower_case
 
@@ -35,9 +32,7 @@ _PIECE_CLASSES = {
 }
 
 
-def read(
-    folder: str, architecture: architectures.Architecture, rows: int, fast: dict
-) -> dict:
+def read(folder: str, architecture: Architecture, rows: int, fast: dict) -> dict:
     """Reads the fields of a `base.Source` that describe the tokenizer.
 
     Args:
