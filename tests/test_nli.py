@@ -16,7 +16,8 @@ from cmlm.data.corpus import Corpus
 from cmlm.data.nli import NliDataConfig
 from cmlm.errors import UserError
 from cmlm.modeling import layers
-from cmlm.objectives.nli import NliConfig, NliObjective, side_vectors
+from cmlm.objectives.embedding import side_vectors
+from cmlm.objectives.nli import NliConfig, NliObjective
 from cmlm.tokenization.word_pieces import WordPiece
 from cmlm.training.validation import Validator
 

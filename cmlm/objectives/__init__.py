@@ -10,11 +10,12 @@ import dataclasses
 
 from official.modeling import hyperparams
 
-from cmlm.objectives.base import Data, EmbeddingObjective, Objective, ObjectiveConfig
+from cmlm.objectives.base import Data, Objective, ObjectiveConfig
 from cmlm.objectives.bitext import BitextObjective
 from cmlm.objectives.cmlm import CmlmObjective
 from cmlm.objectives.distill import DistillObjective
 from cmlm.objectives.distill_bitext import DistillBitextObjective
+from cmlm.objectives.embedding import EmbeddingObjective
 from cmlm.objectives.mirror import MirrorObjective
 from cmlm.objectives.misad import MisadObjective
 from cmlm.objectives.mlm import MlmObjective

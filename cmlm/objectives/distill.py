@@ -12,7 +12,8 @@ from cmlm.data import pair_pipelines, streams
 from cmlm.errors import UserError
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.objectives import losses
-from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
+from cmlm.objectives.base import ObjectiveConfig
+from cmlm.objectives.embedding import EmbeddingObjective
 from cmlm.tokenization.rules import JOINER
 
 ALIGNED = "aligned"

@@ -12,8 +12,8 @@ import tensorflow as tf
 from cmlm.common import fields
 from cmlm.data import bitext, pair_pipelines, streams
 from cmlm.objectives import contrastive
-from cmlm.objectives.base import EmbeddingObjective
 from cmlm.objectives.distill import DistillConfig, DistillObjective
+from cmlm.objectives.embedding import EmbeddingObjective
 
 
 @dataclasses.dataclass

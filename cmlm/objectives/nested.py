@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from cmlm.common import fields
 from cmlm.modeling.encoder_config import EncoderConfig
-from cmlm.objectives.base import EmbeddingObjective, ObjectiveConfig
+from cmlm.objectives.base import ObjectiveConfig
+from cmlm.objectives.embedding import EmbeddingObjective
 
 
 @dataclasses.dataclass

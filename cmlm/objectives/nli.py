@@ -9,7 +9,8 @@ import tensorflow as tf
 from cmlm.data import nli, pair_pipelines
 from cmlm.modeling import fused, layers
 from cmlm.modeling.model import SentenceModel
-from cmlm.objectives.base import Objective, ObjectiveConfig, side_vectors
+from cmlm.objectives.base import Objective, ObjectiveConfig
+from cmlm.objectives.embedding import side_vectors
 
 
 @dataclasses.dataclass
