@@ -35,7 +35,7 @@ from cmlm import cli
 from cmlm.common import beam_flags, choices
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 flags.DEFINE_string(
     "model",
@@ -129,7 +129,8 @@ def _encode_lines() -> None:
     )
 
     # --------------------------------------------------- sentences and model
-    paths = files.expand(FLAGS.input)
+    with naming("--input"):
+        paths = files.expand(FLAGS.input)
     total = files.count_lines(paths)
     if not total:
         raise UserError(f"--input={FLAGS.input} is empty; allowed: at least one line")
@@ -204,7 +205,8 @@ def _fill_folder() -> None:
         raise UserError(
             f"--output is {FLAGS.output}; allowed: a folder that every worker mounts"
         )
-    paths = files.expand(FLAGS.input)
+    with naming("--input"):
+        paths = files.expand(FLAGS.input)
     reading = reading_flags.reading()
     with locks.held(FLAGS.output):
         encoded.refuse_others(FLAGS.output)

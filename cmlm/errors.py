@@ -24,6 +24,16 @@ def advised(advice: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Puts the flag, setting or file in front of a UserError of the block."""
+    try:
+        yield
+    except UserError as error:
+        error.args = (f"{place}: {error}",)
+        raise
+
+
+@contextlib.contextmanager
 def needing(extra: str) -> Iterator[None]:
     """Names the extra of setup.cfg that installs a library which the block imports.
 

@@ -44,7 +44,7 @@ from absl import flags
 from cmlm import cli
 from cmlm.common import beam_flags, choices
 from cmlm.encoders import reading_flags
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 flags.DEFINE_string("model", None, "A model in any form that cmlm.encode accepts.")
 flags.DEFINE_string(
@@ -314,7 +314,8 @@ def _inputs(work_dir: str) -> dict:
     for name, value in texts.items():
         if value:
             is_folder = name in ("source", "target") and encoded.is_folder(value)
-            found[name] = value if is_folder else files.expand(value)
+            with naming(f"--{name}"):
+                found[name] = value if is_folder else files.expand(value)
     # Texts of folders are encoded already.
     if not all(isinstance(value, str) for value in found.values()):
         cli.require(model="a model that cmlm.encode accepts")

@@ -30,7 +30,7 @@ from absl import flags
 from cmlm import cli
 from cmlm.common import choices
 from cmlm.common.counts import counted
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 flags.DEFINE_string(
     "input", None, "Files, globs or a comma-separated list (.txt, .txt.gz)."
@@ -127,7 +127,8 @@ def main(_) -> None:
     )
     fields.check(config, "--")
     units = _units()
-    paths = files.expand(FLAGS.input)
+    with naming("--input"):
+        paths = files.expand(FLAGS.input)
     other_formats.warn(paths)
     with contextlib.ExitStack() as stack:
         # After a kill between the two names, a later run may replace them.

@@ -11,17 +11,16 @@ them with cmlm.encode, without --normalize. The output names its model and works
 this model only. cmlm/common/components.py describes the method.
 """
 
-import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from absl import flags
 
 from cmlm import cli
 from cmlm.common.counts import counted
 from cmlm.encoders import reading_flags
-from cmlm.errors import UserError, listed
+from cmlm.errors import UserError, listed, naming
 
 flags.DEFINE_string(
     "model",
@@ -154,17 +153,14 @@ def _sources() -> dict[str, tuple[str, list[str]]]:
                     f"--{flag} is {value}; allowed: each language once, and {language} "
                     "is given twice"
                 )
-            sources[language] = (flag, files.expand(path))
+            with naming(f"--{flag}"):
+                sources[language] = (flag, files.expand(path))
     return sources
 
 
-@contextlib.contextmanager
-def _naming(language: str, paths: list[str]) -> Iterator[None]:
+def _naming(language: str, paths: list[str]) -> AbstractContextManager[None]:
     """Names the language and its files in a UserError of the block."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{language}, {listed(paths, 3)}: {error}") from error
+    return naming(f"{language}, {listed(paths, 3)}")
 
 
 def _fit(encoder, language: str, kind: str, paths: list[str]):

@@ -55,7 +55,7 @@ from absl import flags
 from cmlm import cli
 from cmlm.common import beam_flags, choices
 from cmlm.common.counts import counted
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 _PLAIN = choices.TEXT_LAYOUTS
 
@@ -190,7 +190,8 @@ def _split() -> None:
         from cmlm.data import sentences
         from cmlm.preparation import plain
 
-    paths = files.expand(FLAGS.input)
+    with naming("--input"):
+        paths = files.expand(FLAGS.input)
     totals = plain.split(
         paths, FLAGS.output, FLAGS.layout, FLAGS.language, FLAGS.overwrite
     )
@@ -221,7 +222,11 @@ def _run_pipeline() -> None:
         from cmlm.preparation import on_beam, report
         from cmlm.preparation import settings as settings_lib
 
-    paths = files.expand(FLAGS.input)
+    with naming("--input"):
+        paths = files.expand(FLAGS.input)
+    with naming("--remove_sentences_of"):
+        guard = FLAGS.remove_sentences_of
+        guard_paths = files.expand(guard) if guard else []
     for path in paths:
         # The pipeline opens a file several times.
         files.refuse_streams(path)
@@ -230,7 +235,6 @@ def _run_pipeline() -> None:
         with contextlib.suppress(UserError):
             other_formats.warn(paths, FLAGS.layout)
     steps = settings_lib.ordered(_steps())
-    guard = FLAGS.remove_sentences_of
     settings = settings_lib.Settings(
         paths=tuple(paths),
         layout=FLAGS.layout,
@@ -241,7 +245,7 @@ def _run_pipeline() -> None:
         text_field=FLAGS.text_field,
         quality_model=FLAGS.quality_model,
         min_quality=FLAGS.min_quality,
-        remove_sentences_of=tuple(files.expand(guard) if guard else ()),
+        remove_sentences_of=tuple(guard_paths),
         max_sentences=FLAGS.max_sentences,
     )
     stats = on_beam.run(

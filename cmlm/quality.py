@@ -15,7 +15,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common.counts import counted
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 flags.DEFINE_string("good", None, "Files or globs of good documents.")
 flags.DEFINE_string("bad", None, "Files or globs of bad documents.")
@@ -59,7 +59,10 @@ def main(_) -> None:
     )
 
     # ------------------------------------------------------------------ examples
-    paths = {name: files.expand(getattr(FLAGS, name)) for name in ("good", "bad")}
+    paths = {}
+    for name in ("good", "bad"):
+        with naming(f"--{name}"):
+            paths[name] = files.expand(FLAGS[name].value)
     both = {os.path.realpath(path) for path in paths["good"]}.intersection(
         map(os.path.realpath, paths["bad"])
     )

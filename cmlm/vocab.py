@@ -26,7 +26,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import beam_flags, choices, path_names
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 flags.DEFINE_string(
     "input",
@@ -128,18 +128,20 @@ def main(_) -> None:
         FLAGS.overwrite,
         packs=False,
     )
-    patterns = languages.split(FLAGS.input)
+    with naming("--input"):
+        patterns = languages.split(FLAGS.input)
     unknown = [name for name in FLAGS.keep_languages if name not in patterns]
     if unknown:
         raise UserError(
             f"--keep_languages={','.join(unknown)} is not in --input; allowed: "
             f"{', '.join(filter(None, patterns)) or 'none; --input has no languages'}"
         )
-    paths = {
-        language: files.expand(pattern)
-        for language, pattern in patterns.items()
-        if not FLAGS.keep_languages or language in FLAGS.keep_languages
-    }
+    with naming("--input"):
+        paths = {
+            language: files.expand(pattern)
+            for language, pattern in patterns.items()
+            if not FLAGS.keep_languages or language in FLAGS.keep_languages
+        }
     if FLAGS.prune_model:
         _prune(paths)
     else:

@@ -20,7 +20,7 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.encoders import signatures
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 flags.DEFINE_string(
     "server",
@@ -82,10 +82,13 @@ def main(_) -> None:
         return lines, arrays.unit_length(vectors) if FLAGS.normalize else vectors
 
     if FLAGS.input:
-        paths = files.expand(FLAGS.input)
+        with naming("--input"):
+            paths = files.expand(FLAGS.input)
         total = files.count_lines(paths)
         if not total:
-            raise UserError(f"{FLAGS.input} is empty; allowed: at least one line")
+            raise UserError(
+                f"--input={FLAGS.input} is empty; allowed: at least one line"
+            )
         answers = (ask(lines) for lines in files.windows(paths))
     else:
         total = len(FLAGS.text)

@@ -68,7 +68,8 @@ def taught(
         setattr(run.task, name, objective)
     tokenizer = WordPiece(str(folder / "vocab.txt"))
     data = {
-        name: each.load_data(str(folder), False) for name, each in objectives.items()
+        name: each.load_data(str(folder), False, name)
+        for name, each in objectives.items()
     }
     start = Start(Stage(run, str(folder / directory)), None, **values)
     return teachers.prepare(start, data, tokenizer), tokenizer
@@ -269,7 +270,7 @@ def test_texts_that_the_run_does_not_learn_are_told(
     run = toys.run_config(f"{folder}/text.txt")
     run.trainer.train_steps, run.trainer.epochs = steps, epochs
     start = Start(Stage(run, str(folder / "run")), None)
-    data = config.load_data(str(folder), False)
+    data = config.load_data(str(folder), False, "distill")
     teachers._warn_of_unlearnt(start, config, data)
     said = "encodes all 300 training texts, but the run learns at most 144 (trainer."
     assert (said in caplog.text) == bool(caplog.text) == warns

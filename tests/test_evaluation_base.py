@@ -275,8 +275,10 @@ def test_damaged_files_are_refused(tmp_path):
         source.lines(str(path))
     assert source.lines(str(path), EITHER) == ["caf\xe9"]
     path.write_bytes(b"")
-    with pytest.raises(UserError, match="is empty"):
+    with pytest.raises(UserError, match="is empty; allowed: at least one line"):
         source.lines(str(path))
+    with pytest.raises(UserError, match="is empty; allowed: at least one row"):
+        source.csv(str(path), 2)
     path.write_text('a,"b,\nc"\nd,e,f\n')
     # Line 2 ends the first row.
     with pytest.raises(UserError, match="line 3: 3 columns; allowed: 2"):

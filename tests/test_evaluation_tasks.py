@@ -698,7 +698,7 @@ def test_geogranno_and_qnli(tmp_path):
         **{"difference 2+": [True, True], "difference 3+": [True, True]},
     }
     write_lines(tmp_path / "geogranno" / "dev_geo_granno.json", ["[1]"])
-    with pytest.raises(UserError, match="line 1: not a JSON object"):
+    with pytest.raises(UserError, match="line 1: not a JSON object; allowed: one"):
         read("geogranno", tmp_path)
     rows = ["index\tquestion\tsentence\tlabel"]
     rows += ["0\tq1\tp1\tentailment", "1\tq1\tp2\tnot_entailment"]

@@ -141,7 +141,7 @@ class Case:
         run = experiment.ExperimentConfig()
         run.model = toys.encoder_config()
         setattr(run.task, name, self.config)
-        found = {name: self.config.load_data(str(data), True)}
+        found = {name: self.config.load_data(str(data), True, name)}
         start = Start(Stage(run, str(data)), None)
         self.found = teachers.prepare(start, found, self.tokenizer)[name]
         whole = tf.distribute.InputContext(1, 0, 1)

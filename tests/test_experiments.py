@@ -400,11 +400,14 @@ def test_a_recipe_with_changes_names_the_changed_settings(tmp_path):
 def test_unknown_recipes_and_files_are_named(tmp_path):
     with pytest.raises(UserError, match="'cmlm/klingon'; allowed: cmlm/english"):
         loading.load("cmlm/klingon")
-    with pytest.raises(UserError, match="nothere.yaml cannot be read"):
+    with pytest.raises(UserError, match="^--config_file: .*nothere.yaml cannot be"):
         loading.load("cmlm/english", [str(tmp_path / "nothere.yaml")])
     bad = tmp_path / "bad.yaml"
     bad.write_text("a: [1,\n")
-    with pytest.raises(UserError, match="bad.yaml is not YAML"):
+    with pytest.raises(UserError, match="^--config_file: .*bad.yaml is not YAML"):
+        loading.load("cmlm/english", [str(bad)])
+    bad.write_text("a\n")
+    with pytest.raises(UserError, match="hold a YAML mapping; allowed: settings, such"):
         loading.load("cmlm/english", [str(bad)])
 
 
@@ -501,6 +504,6 @@ def test_a_short_file_of_aliases_does_not_fill_the_memory(tmp_path):
     path = tmp_path / "bomb.yaml"
     path.write_text(mutations.BOMB)
     start = time.process_time()
-    with pytest.raises(UserError, match="has an alias"):
+    with pytest.raises(UserError, match="has an alias .*; allowed: plain values"):
         loading.load("cmlm/english", [str(path)])
     assert time.process_time() - start < 1

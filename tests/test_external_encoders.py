@@ -231,6 +231,10 @@ def test_stored_vectors_are_an_encoder(tmp_path):
         opening.open_encoder(f"vectors:{text}")
     with pytest.raises(UserError, match="allowed: vectors:SENTENCES.txt:VECTORS.npy"):
         opening.open_encoder(f"vectors:{npy}:{text}")
+    with pytest.raises(UserError, match="^vectors:no.txt:no.npy: no file matches 'no"):
+        opening.open_encoder("vectors:no.txt:no.npy")
+    with pytest.raises(UserError, match="^vectors:no.txt:no.npy: no file matches 'no"):
+        external.check("vectors:no.txt:no.npy")
     np.save(npy, np.zeros([2, 2], np.float32))
     with pytest.raises(UserError, match="3 lines, .* has 2 vectors"):
         external.StoredVectors(str(text), str(npy))

@@ -27,6 +27,7 @@ from cmlm.common import arrays, checksums, files, leftovers, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
 from cmlm.evaluation.data_dir import DataDir
+from tests import commands
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,11 +67,53 @@ def test_expand_names_a_file_whose_name_is_not_utf8(tmp_path):
     assert files.expand(f"{tmp_path}/a*.txt") == [f"{tmp_path}/a.txt"]
 
 
-@pytest.mark.parametrize("pattern", ["", ",", "missing.txt", "*.nothing", "."])
-def test_expand_names_the_pattern_that_matches_nothing(tmp_path, pattern, monkeypatch):
+@pytest.mark.parametrize(
+    "pattern, allowed",
+    [
+        ("", "; allowed: a file, a glob or a list"),
+        (",", "; allowed: a file, a glob or a list"),
+        ("missing.txt", "; allowed: files that exist, and globs of such files"),
+        ("*.nothing", "; allowed: files that exist, and globs of such files"),
+        (".", " (it is a directory: name the files in it, as in DIR/*.txt)"),
+    ],
+)
+def test_expand_names_the_pattern_that_matches_nothing(
+    tmp_path, pattern, allowed, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no file matches"):
+    with pytest.raises(UserError) as raised:
         files.expand(pattern)
+    assert str(raised.value) == f"no file matches {pattern!r}{allowed}"
+
+
+@pytest.mark.parametrize(
+    "command, flag, others",
+    [
+        ("cmlm.encode", "input", ["--output=a.npy", "--model=m"]),
+        ("cmlm.encode", "input", ["--output=a", "--model=m", "--workers=1"]),
+        ("cmlm.vocab", "input", ["--output=v.txt"]),
+        ("cmlm.ngrams", "input", ["--output=n.tsv"]),
+        ("cmlm.quality", "good", ["--output=q.npz", "--bad=there.txt"]),
+        ("cmlm.quality", "bad", ["--output=q.npz", "--good=there.txt"]),
+        ("cmlm.prepare", "input", ["--output=o", "--steps=length"]),
+        ("cmlm.prepare", "remove_sentences_of", ["--output=o", "--input=there.txt"]),
+        ("export.client", "input", ["--server=http://localhost:1", "--output=a.npy"]),
+    ],
+)
+def test_a_command_names_the_flag_of_a_file_that_is_missing(
+    command, flag, others, tmp_path
+):
+    (tmp_path / "there.txt").write_text("One.\n")
+    done = commands.run(command, f"--{flag}=no.txt", *others, cwd=tmp_path)
+    said = f"error: --{flag}: no file matches 'no.txt'; allowed: files that exist, "
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(said)
+
+
+def test_a_flag_of_vocab_is_named_before_a_word_in_the_place_of_a_language(tmp_path):
+    arguments = ("--input=english=a.txt", "--output=v.txt")
+    done = commands.run("cmlm.vocab", *arguments, cwd=tmp_path)
+    assert done.stderr.startswith("error: --input: no file matches 'english=a.txt'; al")
 
 
 def test_a_home_is_written_in_full(monkeypatch):

@@ -112,7 +112,7 @@ def test_rows_of_qqp_that_are_damaged_are_left_out(tmp_path):
         ("mnli", [("a", "b", "-")], "label '-'; allowed: entailment, neutral, contra"),
         ("stsb", [("a", "b", "5.5")], "score '5.5'; allowed: 0 to 5"),
         ("stsb", [("a", "b", "high")], "line 2: score 'high'"),
-        ("sst2", [], "has no examples"),
+        ("sst2", [], "has no examples; allowed: at least 1"),
         ("rte", [("a", "b", "entailment"), ("a\n", "b", "")], "line 3: 2 columns"),
     ],
 )

@@ -9,6 +9,7 @@ from cmlm.data import languages
 from cmlm.data.corpus import mix
 from cmlm.data.settings import TextDataConfig
 from cmlm.errors import UserError
+from cmlm.objectives import OBJECTIVES
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,24 @@ def test_a_language_without_files_is_named(tmp_path):
     config = TextDataConfig(input_path=f"en={tmp_path}/en.txt,de={tmp_path}/de*.txt")
     with pytest.raises(UserError, match="^de: no file matches .*de"):
         config.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name, flag, validation",
+    [
+        ("mlm", "--train_data", "--validation_data"),
+        # Its validation data has no flag.
+        ("bitext", "--bitext_data", "task.bitext.validation_data"),
+    ],
+)
+def test_an_objective_names_the_flag_of_files_that_are_missing(
+    name, flag, validation, tmp_path
+):
+    (tmp_path / "there.tsv").write_text("One.\tEins.\n" * 2)
+    config = OBJECTIVES[name].config_class(validation_data="no.tsv")
+    for path, setting in (("no.tsv", flag), (f"{tmp_path}/there.tsv", validation)):
+        config.train_data.input_path = path
+        with pytest.raises(
+            UserError, match=f"^{setting}: no file matches 'no.tsv'; al"
+        ):
+            config.load_data(str(tmp_path), False, name)

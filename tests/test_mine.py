@@ -245,7 +245,10 @@ def test_mistakes_are_one_line_and_leave_nothing(model, corpus, tmp_path):
             [model, "--output=a.txt", source, target],
             "allowed: a name in .tsv or .tsv.gz",
         ),
-        ([model, output, source, "--target=no.txt"], "no file matches 'no.txt'"),
+        (
+            [model, output, source, "--target=no.txt"],
+            "--target: no file matches 'no.txt'",
+        ),
         (
             [model, output, source, f"--target={tmp_path}/empty.txt"],
             "--target has no line with text",

@@ -154,7 +154,7 @@ def test_names_of_a_list_are_found(tmp_path, tokenizer):
     ends = table(tokenizer.encode(tf.constant(lines), SEQ).to_tensor(PAD), None).numpy()
     found = [{int(s): int(row[s]) for s in np.flatnonzero(row)} for row in ends]
     assert found == [{2: 4, 4: 5}, {}, {}, {}]
-    with pytest.raises(UserError, match="entity file .*x does not exist"):
+    with pytest.raises(UserError, match="entity file .*x does not exist; allowed: "):
         ngram_files.read_entities(f"{path}x")
     path.write_text("\n \n")
     with pytest.raises(
@@ -194,7 +194,7 @@ def test_marks_are_found_in_their_sentence_only(tokenizer):
 
 def test_a_list_without_known_words_is_refused(tmp_path, tokenizer):
     (tmp_path / "other.tsv").write_text("new york\t2.0\n")
-    with pytest.raises(UserError, match="none of its 1 n-grams has known words"):
+    with pytest.raises(UserError, match="of its 1 n-grams, such as '.+', has known"):
         table_of(str(tmp_path / "other.tsv"), tokenizer)
 
 
@@ -561,14 +561,19 @@ def test_values_out_of_range_are_named(values, message):
 @pytest.mark.parametrize(
     "candidates, message",
     [
-        ("ngrams", "ngrams_file is empty: write one with python"),
-        ("entities", "entities_file is empty; allowed: a file of names, one a line"),
+        ("ngrams", "ngrams_file is ''; allowed: a file that python -m cml"),
+        ("entities", "entities_file is ''; allowed: a file of names, one a line"),
     ],
 )
 def test_a_run_without_a_file_is_refused(tokenizer, data, candidates, message):
     model = toys.model(num_layers=1)
     config = MisadConfig(candidates=candidates)
     with pytest.raises(UserError, match=message):
+        MisadObjective("misad", config, model, tokenizer=tokenizer, data=data)
+    setting = f"{candidates}_file"
+    setattr(config, setting, "no.tsv")
+    said = f"^task.misad.{setting}: .* file no.tsv does not exist; allowed: "
+    with pytest.raises(UserError, match=said):
         MisadObjective("misad", config, model, tokenizer=tokenizer, data=data)
 
 

@@ -310,7 +310,7 @@ def test_pieces_of_a_language_without_spaces(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("", "is empty"),
+        ("", "is empty; allowed: lines of n-gram, tab, number, as"),
         ("new york\t1.5\nnew york 2\n", "line 2 is 'new york 2'"),
         ("new york\tmany\n", "line 1"),
         ("\t1.0\n", "line 1"),
@@ -322,7 +322,7 @@ def test_a_wrong_file_is_one_line(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         ngram_files.read(str(path))
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="does not exist; allowed: lines of n-gram, "):
         ngram_files.read(str(path) + "x")
 
 

@@ -148,7 +148,11 @@ def test_classifier_trains_and_a_frozen_encoder_stays(
             num_layers=1, vocab_size=len(tokenizer.vocab), max_position_embeddings=32
         )
         objective = NliObjective(
-            "nli", config, model, tokenizer=tokenizer, data=config.load_data("-", False)
+            "nli",
+            config,
+            model,
+            tokenizer=tokenizer,
+            data=config.load_data("-", False, "nli"),
         )
         trainer = toys.trainer(one_device, model, objective)
     before = model.encoder.get_weights()
@@ -197,7 +201,7 @@ def check_validation(trainer, one_device, files):
 
     # Validation data of its own has its own languages.
     config.validation_data = f"de={files['de'][0]},fr={files['fr'][0]}"
-    objective.data = config.load_data("-", False)
+    objective.data = config.load_data("-", False, "nli")
     metrics = Validator(trainer.objectives, one_device, 0, -1).evaluate(["nli"])
     pairs = {f"nli/accuracy_{a}_{b}" for a in ("de", "fr") for b in ("de", "fr")}
     assert metrics.keys() == {"nli/loss", "nli/accuracy", *pairs}

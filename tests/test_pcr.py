@@ -79,6 +79,7 @@ def test_mistakes_are_one_line(toy_export, sentences, tmp_path):
             [output, f"{text},fr={tmp_path / 'fr.txt'}"],
             "allowed: LANGUAGE=FILES, and one --text for each language",
         ),
+        ([output, text, "--vectors=fr=no.npy"], "error: --vectors: no file matches 'n"),
         (
             [output, f"--vectors=de={tmp_path}/objects.npy"],
             f"de, {tmp_path}/objects.npy: cannot read {tmp_path}/objects.npy as .npy",

@@ -31,7 +31,7 @@ def scored(tmp_path):
 
 
 def load(config) -> Data:
-    data = config.load_data("", False)
+    data = config.load_data("", False, "scored")
     config.check_data(data, EncoderConfig())
     return data
 

@@ -99,7 +99,7 @@ def test_a_damaged_stage_is_named(tmp_path, part, kept):
     path = save(toys.model(num_layers=1), tmp_path)
     (file,) = tmp_path.glob(f"*.{part}*")
     file.write_bytes(file.read_bytes()[:kept])
-    said = f"{path} is (not a readable checkpoint|damaged, or does not fit)"
+    said = f"{path} is (not a readable checkpoint: .|damaged, or does not fit)"
     with pytest.raises(UserError, match=said) as refused:
         stack(toys.model(num_layers=2), path)
     assert "\n" not in str(refused.value)

@@ -700,10 +700,22 @@ def test_bytes_ids_and_division_are_those_of_byte_level_bpe(tmp_path):
     vocab = {token: number for number, token in enumerate(left)}
     model = {**whole["model"], "vocab": vocab, "merges": []}
     twice = {"id": 0, "content": "<mask>", "special": True}
+    last = max(whole["model"]["vocab"].values())
+    gap = {**whole["model"]["vocab"], "new": last + 2}
+    id_ = whole["model"]["vocab"]["<mask>"]
     division = {**whole["pre_tokenizer"], "use_regex": False}
     for part, value, said in (
-        ("model", model, "lacks the tokens of 1 of"),
-        ("added_tokens", [*whole["added_tokens"], twice], "has two ids for '<mask>'"),
+        ("model", model, "lacks the tokens of 1 of the 256 bytes, such as 'Ā'; allo"),
+        (
+            "model",
+            {**whole["model"], "vocab": gap},
+            f"gives 'new' the id {last + 2}, where {last + 1} is next; allowed: ids fr",
+        ),
+        (
+            "added_tokens",
+            [*whole["added_tokens"], twice],
+            f"has two ids for '<mask>': {id_} and 0; allowed: one",
+        ),
         ("pre_tokenizer", division, "use_regex=False"),
     ):
         Path(path).write_text(json.dumps({**whole, part: value}))
@@ -723,6 +735,11 @@ def test_other_rules_of_sentencepiece_are_refused_by_name(tmp_path):
         other.write_text(json.dumps(values))
         with pytest.raises(UserError, match=f"{part}.{name}="):
             open_tokenizer(str(other))
+    values = json.loads(Path(path).read_text())
+    values["model"]["vocab"].insert(9, values["model"]["vocab"][7])
+    other.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="has '.+' twice: ids 7 and 9; allowed: each t"):
+        open_tokenizer(str(other))
 
 
 def test_added_tokens_of_sentencepiece_count_as_text(tmp_path):

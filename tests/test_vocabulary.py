@@ -33,10 +33,10 @@ def test_load_gives_tokens_by_id(tmp_path):
 @pytest.mark.parametrize(
     "tokens, message",
     [
-        ([], "v.txt is empty"),
+        ([], "v.txt is empty; allowed: one token a line"),
         (["the", "[CLS]", "[SEP]", "[PAD]"], r"v.txt lacks \[UNK\], \[MASK\]"),
         ([*SPECIAL, "a", "b", "a"], "'a' twice: lines 6 and 8"),
-        ([*SPECIAL, "a", "", "b"], "line 7 is empty"),
+        ([*SPECIAL, "a", "", "b"], "line 7 is empty; allowed: one token a line"),
         ([*SPECIAL, "a", "b\0c"], "line 7 has a NUL byte"),
         ([*SPECIAL, "x" * 900_000], "line 6 has 900,000 characters; allowed: at most"),
     ],
@@ -84,7 +84,7 @@ def test_a_sign_stands_while_a_vocabulary_and_its_rules_get_their_names(
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):
-    with pytest.raises(UserError, match="missing.txt does not exist"):
+    with pytest.raises(UserError, match="missing.txt does not exist; allowed: a voc"):
         vocabulary_file.load(str(tmp_path / "missing.txt"))
 
 
@@ -305,7 +305,7 @@ def test_the_command_refuses_what_is_no_text(tmp_path):
 
 def test_a_text_without_words_teaches_nothing(tmp_path):
     path = write(tmp_path / "text.txt", ["", "  "])
-    with pytest.raises(UserError, match="no word to learn a vocabulary from"):
+    with pytest.raises(UserError, match="no word to learn a .* from; allowed: at l"):
         learning.learn({"": [path]}, VocabularyConfig(), str(tmp_path / "v.txt"))
     assert not (tmp_path / "v.txt").exists()
 

@@ -49,7 +49,7 @@ def expand(patterns: str) -> list[str]:
         else:
             matches = folders.matching(part)
         if not matches:
-            hint = ""
+            hint = "; allowed: files that exist, and globs of such files"
             if tf.io.gfile.isdir(part):
                 hint = " (it is a directory: name the files in it, as in DIR/*.txt)"
             elif "," in patterns and folders.matching(pattern(patterns)):
@@ -60,7 +60,9 @@ def expand(patterns: str) -> list[str]:
             raise UserError(f"no file matches {part!r}{hint}")
         paths.update(dict.fromkeys(matches))
     if not paths:
-        raise UserError(f"no file matches {patterns!r}: name a file, a glob or a list")
+        raise UserError(
+            f"no file matches {patterns!r}; allowed: a file, a glob or a list"
+        )
     return list(paths)
 
 

@@ -13,7 +13,7 @@ from official.modeling.hyperparams import params_dict
 from cmlm.common import fields
 from cmlm.config import listing
 from cmlm.config.experiment import ExperimentConfig
-from cmlm.errors import UserError, did_you_mean
+from cmlm.errors import UserError, did_you_mean, naming
 
 
 def override(
@@ -80,7 +80,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark
-            raise yaml.YAMLError(f"line {mark.line + 1} has an alias (*)")
+            raise yaml.YAMLError(
+                f"line {mark.line + 1} has an alias (*); allowed: plain values"
+            )
         return super().compose_node(parent, index)
 
     def compose_mapping_node(self, anchor):
@@ -104,7 +106,9 @@ def _read(
 ) -> Iterator[tuple[dict, str]]:
     """Yields the values of every file and override, with the flag that gave them."""
     for path in config_files:
-        yield _read_file(path), f"--config_file={path}"
+        with naming("--config_file"):
+            values = _read_file(path)
+        yield values, f"--config_file={path}"
     for text in overrides:
         source = f"--params_override={text}"
         yield _read_override(text, source), source
@@ -119,7 +123,10 @@ def _read_file(path: str) -> dict:
     except ValueError as error:
         raise UserError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path} does not hold a YAML mapping")
+        raise UserError(
+            f"{path} does not hold a YAML mapping; allowed: settings, such as trainer: "
+            "{train_steps: 100}"
+        )
     return values
 
 

@@ -12,6 +12,7 @@ from cmlm.errors import UserError
 
 # Separates a sentence from its marked n-grams.
 MARK = "\t"
+_NGRAMS = "lines of n-gram, tab, number, as python -m cmlm.ngrams writes them"
 
 
 def write(
@@ -51,7 +52,7 @@ def read(path: str) -> list[str]:
         UserError: the file is missing, empty, or a line is not `n-gram TAB number`.
     """
     if not tf.io.gfile.exists(path):
-        raise UserError(f"n-gram file {path} does not exist")
+        raise UserError(f"n-gram file {path} does not exist; allowed: {_NGRAMS}")
     found = []
     with files.open_text(path) as lines:
         for number, line in enumerate(lines, 1):
@@ -63,14 +64,11 @@ def read(path: str) -> list[str]:
             if not good:
                 raise UserError(
                     f"n-gram file {path} line {number} is {line.strip()[:60]!r}; "
-                    "allowed: an n-gram, a tab and a number, as python -m cmlm.ngrams "
-                    "writes them"
+                    f"allowed: {_NGRAMS}"
                 )
             found.append(ngram)
     if not found:
-        raise UserError(
-            f"n-gram file {path} is empty: python -m cmlm.ngrams writes one"
-        )
+        raise UserError(f"n-gram file {path} is empty; allowed: {_NGRAMS}")
     return found
 
 
@@ -81,7 +79,7 @@ def read_entities(path: str) -> list[str]:
         UserError: the file is missing or empty.
     """
     if not tf.io.gfile.exists(path):
-        raise UserError(f"entity file {path} does not exist")
+        raise UserError(f"entity file {path} does not exist; allowed: one name a line")
     with files.open_text(path) as lines:
         found = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not found:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from cmlm.data.ngram_files import MARK
 from cmlm.data.removable_spans import MAX_TOKENS
-from cmlm.errors import UserError
+from cmlm.errors import UserError, shown
 from cmlm.tokenization.base import Tokenizer
 
 # The factor of the hash. It is odd, so no multiplication loses a bit.
@@ -80,8 +80,9 @@ class NgramFinder:
             usable = kinds != _NONE
             if not usable.any():
                 raise UserError(
-                    f"{path}: none of its {len(found):,} n-grams has known words and "
-                    f"at most {MAX_TOKENS} tokens in this run's vocabulary"
+                    f"{path}: none of its {len(found):,} n-grams, such as "
+                    f"{shown(found[0])}, has known words and at most {MAX_TOKENS} "
+                    "tokens in this run's vocabulary"
                 )
             logger.info(
                 "n-grams: %s: %d of %d are usable", path, usable.sum(), len(found)

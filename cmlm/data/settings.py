@@ -8,6 +8,7 @@ and NLI data have formats of their own, see `bitext.py` and `nli.py`.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import logging
@@ -22,7 +23,7 @@ from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import builtin, inspection, languages, other_formats, sentences
 from cmlm.data.corpus import Corpus
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +96,9 @@ class DataConfig(hyperparams.Config):
         files, found = {}, {}
         for language, patterns in languages.split(self.input_path).items():
             named = f"{language}={patterns}" if language else patterns
-            try:
+            with naming(language) if language else contextlib.nullcontext():
                 files[language] = self._resolve(language, patterns, work_dir)
                 found[language] = self._inspect(files[language], reads_documents)
-            except UserError as error:
-                raise UserError(
-                    f"{language}: {error}" if language else error
-                ) from error
             logger.info("text: %s: %s", named, found[language].summary)
         corpus = Corpus(
             files,

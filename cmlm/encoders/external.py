@@ -24,7 +24,7 @@ from cmlm.common.counts import counted
 from cmlm.encoders import model_server, vector_files
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.signatures import DEFAULT
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 
 PREFIXES = ("http://", "https://", "grpc://", "grpcs://", "vectors:")
 FORMS = (
@@ -132,7 +132,9 @@ class StoredVectors(ExternalEncoder):
     """
 
     def __init__(self, text: str, npy: str):
-        lines = [line for part in files.windows(files.expand(text)) for line in part]
+        self.name = f"vectors:{text}:{npy}"
+        *texts, _ = paths(self.name)
+        lines = [line for part in files.windows(texts) for line in part]
         self._matrix = vector_files.map_described(npy)
         shape = self._matrix.shape
         if len(lines) != shape[0]:
@@ -140,7 +142,6 @@ class StoredVectors(ExternalEncoder):
                 f"{text} has {counted(len(lines), 'line')}, {npy} has "
                 f"{counted(shape[0], 'vector')}; allowed: a vector for each line"
             )
-        self.name = f"vectors:{text}:{npy}"
         self._text = text
         self._rows = {line: row for row, line in enumerate(lines)}
         self.dim = shape[1]
@@ -173,12 +174,10 @@ def check(model: str) -> None:
     Raises:
         UserError: the server or file does not exist.
     """
-    stored = _stored(model)
-    if stored is None:
+    if _stored(model) is None:
         ServedEncoder(model)
         return
-    text, npy = stored
-    files.expand(text)
+    *_, npy = paths(model)
     vector_files.map_described(npy)
 
 
@@ -202,7 +201,8 @@ def paths(model: str) -> list[str]:
     if stored is None:
         return []
     text, npy = stored
-    return [*files.expand(text), npy]
+    with naming(model):
+        return [*files.expand(text), npy]
 
 
 def _stored(model: str) -> tuple[str, str] | None:

@@ -207,7 +207,7 @@ class DataDir:
         """
         text = self.text(path, encodings)
         if not text:
-            raise UserError(f"{path} is empty")
+            raise UserError(f"{path} is empty; allowed: at least one line")
         return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
 
     def table(self, path: str, columns: int) -> list[list[str]]:
@@ -236,7 +236,7 @@ class DataDir:
         lines = io.StringIO(self.text(path), newline="")
         numbered = list(parsing.csv_rows(path, lines))
         if not numbered:
-            raise UserError(f"{path} is empty")
+            raise UserError(f"{path} is empty; allowed: at least one row")
         parsing.check_columns(path, numbered, columns)
         return [cells for _, cells in numbered]
 
@@ -255,7 +255,7 @@ class DataDir:
             except (ValueError, RecursionError):
                 item = None
             if not isinstance(item, dict):
-                raise UserError(f"{where}: not a JSON object")
+                raise UserError(f"{where}: not a JSON object; allowed: one a line")
             if not all(isinstance(item.get(name), str) for name in needed):
                 names = " and ".join(map(repr, needed))
                 raise UserError(f"{where} lacks a text; allowed: texts {names}")

@@ -131,7 +131,7 @@ def read(
                 raise UserError(f"{where}: no {name}; allowed: one in each line")
         yield where, tuple(values[: len(texts)]), values[-1] if with_labels else ""
     if is_empty:
-        raise UserError(f"{path} has no examples")
+        raise UserError(f"{path} has no examples; allowed: at least 1")
 
 
 def _is_quoted(cell: str) -> bool:

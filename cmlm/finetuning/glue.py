@@ -89,7 +89,7 @@ class GlueTask(Task):
         if damaged:
             logger.info("%s: left out %d rows that are too short", path, damaged)
         if not number:
-            raise UserError(f"{path} has no examples")
+            raise UserError(f"{path} has no examples; allowed: at least 1")
 
     def _parse_label(self, text: str, where: str) -> float:
         text = text.strip()

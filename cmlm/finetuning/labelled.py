@@ -133,9 +133,13 @@ def find_task(path: str, dev: str | None = None, predict: Sequence[str] = ()) ->
         UserError: a file is missing or has another form.
     """
     answered = answers(predict)
-    for each in filter(None, (path, dev, *predict)):
-        if not tf.io.gfile.exists(each):
-            raise UserError(f"{each} does not exist; allowed: a .tsv or .csv file")
+    given = [("task", path), ("dev", dev), *(("predict", each) for each in predict)]
+    for flag, each in given:
+        if each and not tf.io.gfile.exists(each):
+            raise UserError(
+                f"--{flag} has {each}, which does not exist; allowed: a .tsv or .csv "
+                "file"
+            )
     texts, column = labelled_files.columns_of(path)
     rows = list(labelled_files.read(path, texts, column, True))
     if column == "score":

@@ -93,7 +93,10 @@ class Texts:
         known = _known(directory)
         if known is None:
             path = storage.about_path(directory)
-            raise UserError(f"{directory} holds no text: {path} is missing")
+            raise UserError(
+                f"{directory} holds no text: {path} is missing; allowed: the folder "
+                "that cmlm.encode wrote, whole"
+            )
         self.name = name
         self.directory = directory
         self.lines, self.digest = known
@@ -232,7 +235,7 @@ def _write(lines, directory: str, name: str, memory: int) -> None:
             file.write(key)
         count = file.tell() // 16
     if not count:
-        raise UserError(f"{name} has no line with text")
+        raise UserError(f"{name} has no line with text; allowed: at least one")
     rows = storage.new_map(os.path.join(directory, _ROWS), "<i8", (count,))
     keys = np.memmap(keys_path, "<u8", "r", shape=(count, 2))
     distinct = _number(keys, rows, max(memory // _KEY_BYTES, 1))

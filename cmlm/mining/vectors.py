@@ -80,7 +80,10 @@ class ShardedVectors(storage.RowFiles):
         path = storage.about_path(directory)
         self.about = storage.read_about(directory)
         if self.about is None:
-            raise UserError(f"{directory} holds no vectors: {path} is missing")
+            raise UserError(
+                f"{directory} holds no vectors: {path} is missing; allowed: the folder "
+                "that cmlm.encode wrote, whole"
+            )
         shape = json_files.field(self.about, "shape", list, path)
         if [type(size) for size in shape] != [int, int]:
             raise UserError(f"{path} has shape={shown(shape)}; allowed: [n, dim]")

@@ -15,6 +15,7 @@ from cmlm.data import batches, inspection
 from cmlm.data.corpus import Corpus
 from cmlm.data.settings import DataConfig, TextDataConfig
 from cmlm.data.teacher_vectors import TeacherVectors
+from cmlm.errors import naming
 from cmlm.modeling.encoder_config import EncoderConfig
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization.base import Tokenizer
@@ -94,13 +95,24 @@ class ObjectiveConfig(hyperparams.Config):
         """Whether each of its sequences holds one text: a line, or a cell of one."""
         return self.segments == 1
 
-    def load_data(self, work_dir: str, reads_documents: bool) -> Data:
-        """Finds and checks the data (see `DataConfig.load`)."""
-        train = self.train_data.load(work_dir, reads_documents)
+    def load_data(self, work_dir: str, reads_documents: bool, name: str) -> Data:
+        """Finds and checks the data.
+
+        Args:
+            work_dir, reads_documents: as for `DataConfig.load`.
+            name: the objective's name, for messages.
+
+        Raises:
+            UserError: see `DataConfig.load`; the message names the flag of the data.
+        """
+        data = self.train_data
+        with naming(f"--{data.flag}"):
+            train = data.load(work_dir, reads_documents)
         if not self.validation_data:
             return Data(train, None)
-        other = self.train_data.replace(input_path=self.validation_data)
-        return Data(train, other.load(work_dir, reads_documents))
+        other = data.replace(input_path=self.validation_data)
+        with naming(self.validation_setting(name)):
+            return Data(train, other.load(work_dir, reads_documents))
 
     def check_model(self, prefix: str, model: EncoderConfig) -> None:
         """Raises UserError if the encoder does not fit this objective.

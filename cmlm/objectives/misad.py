@@ -18,7 +18,7 @@ from cmlm.data import (
     streams,
 )
 from cmlm.data.corpus import Corpus
-from cmlm.errors import UserError
+from cmlm.errors import UserError, naming
 from cmlm.modeling import masked_tokens
 from cmlm.modeling.model import SentenceModel
 from cmlm.objectives import losses, misad_inputs
@@ -129,19 +129,23 @@ class MisadObjective(MaskedTextObjective):
                 "spans"
             )
         if config.candidates == "entities" and not config.entities_file:
-            raise UserError(
-                f"{prefix}entities_file is empty; allowed: a file of names, one a line"
+            raise fields.refused(
+                f"{prefix}entities_file", "", "a file of names, one a line"
             )
         if config.candidates == "ngrams" and not config.ngrams_file:
-            raise UserError(
-                f"{prefix}ngrams_file is empty: write one with python -m cmlm.ngrams, "
-                f"or set {prefix}candidates to marks, entities or spans"
+            raise fields.refused(
+                f"{prefix}ngrams_file",
+                "",
+                "a file that python -m cmlm.ngrams writes; or "
+                f"{prefix}candidates=marks, entities or spans",
             )
         lists = {}
         if config.candidates in ("marks", "ngrams") and config.ngrams_file:
-            lists[config.ngrams_file] = ngram_files.read(config.ngrams_file)
+            with naming(f"{prefix}ngrams_file"):
+                lists[config.ngrams_file] = ngram_files.read(config.ngrams_file)
         if config.entities_file:
-            names = ngram_files.read_entities(config.entities_file)
+            with naming(f"{prefix}entities_file"):
+                names = ngram_files.read_entities(config.entities_file)
             lists[config.entities_file] = names
         return ngram_table.NgramFinder(
             self.tokenizer, lists, marks=config.candidates == "marks"

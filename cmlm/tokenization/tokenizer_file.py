@@ -228,9 +228,13 @@ def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
         raise _refused(path, "model.type", kind, ", ".join(readers))
     vocab = model["vocab"]
     if kind == "Unigram":
-        ids = {token: number for number, (token, _) in enumerate(vocab)}
-        if len(ids) != len(vocab):
-            raise UserError(f"{path} has a token twice")
+        ids = {}
+        for number, (token, _) in enumerate(vocab):
+            if ids.setdefault(token, number) != number:
+                raise UserError(
+                    f"{path} has {shown(token)} twice: ids {ids[token]} and {number}; "
+                    "allowed: each token once"
+                )
     else:
         ids = dict(vocab)
     added = values.get("added_tokens") or []
@@ -240,16 +244,18 @@ def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
         reserved |= {token["content"] for token in added} - ids.keys()
     for token in added:
         if ids.setdefault(token["content"], token["id"]) != token["id"]:
-            raise UserError(f"{path} has two ids for {shown(token['content'])}")
-    tokens = sorted(ids, key=ids.get)
-    for token in tokens:
+            content, first = token["content"], ids[token["content"]]
+            raise UserError(
+                f"{path} has two ids for {shown(content)}: {shown(first)} and "
+                f"{shown(token['id'])}; allowed: one"
+            )
+    for token in ids:
         if len(token) > MAX_TOKEN_CHARACTERS or "\0" in token:
             raise UserError(
                 f"{path} has the token {shown(token)}; allowed: at most "
                 f"{MAX_TOKEN_CHARACTERS:,} characters, without NUL"
             )
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise UserError(f"{path} has a vocabulary with missing or repeated ids")
+    tokens = in_order(ids, path)
     special, separators = _special(values, ids, path)
     if kind == "Unigram":
         # SentencePiece refuses both.
@@ -268,6 +274,22 @@ def _parse(values: Mapping[str, Any], path: str) -> TokenizerFile:
         pair_separators=separators,
         **readers[kind](values, tokens, path),
     )
+
+
+def in_order(ids: Mapping[str, int], path: str) -> list[str]:
+    """Returns tokens in the order of their ids.
+
+    Raises:
+        UserError: an id is missing or repeated.
+    """
+    tokens = sorted(ids, key=ids.get)
+    for number, token in enumerate(tokens):
+        if ids[token] != number:
+            raise UserError(
+                f"{path} gives {shown(token)} the id {shown(ids[token])}, where "
+                f"{number} is next; allowed: ids from 0 to {len(tokens) - 1}, each once"
+            )
+    return tokens
 
 
 def _refused(path: str, name: str, value: Any, allowed: str) -> UserError:
@@ -382,7 +404,10 @@ def _byte_pairs(values, tokens, path) -> dict[str, Any]:
             raise UserError(f"{path}: merge {number}, {pair}, is not of two tokens")
     missing = [letter for letter in BYTE_LETTERS if letter not in known]
     if missing:
-        raise UserError(f"{path} lacks the tokens of {len(missing)} of the 256 bytes")
+        raise UserError(
+            f"{path} lacks the tokens of {len(missing)} of the 256 bytes, such as "
+            f"{missing[0]!r}; allowed: a token for each byte"
+        )
     return {
         "merges": merges,
         "prefix_space": bool(steps[0].get("add_prefix_space", True)),

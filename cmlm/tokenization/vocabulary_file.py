@@ -84,11 +84,14 @@ def load(path: str) -> list[str]:
     if is_json(path):
         return tokenizer_file.read(path).tokens
     if not tf.io.gfile.exists(path):
-        raise UserError(f"vocabulary {path} does not exist")
+        raise UserError(
+            f"vocabulary {path} does not exist; allowed: a vocab.txt, as python -m "
+            "cmlm.vocab writes it, or a tokenizer.json"
+        )
     with files_lib.open_text(path) as lines:
         tokens = [line.rstrip("\r\n") for line in lines]
     if not any(tokens):
-        raise UserError(f"vocabulary {path} is empty")
+        raise UserError(f"vocabulary {path} is empty; allowed: one token a line")
     missing = [token for token in SPECIAL_TOKENS if token not in tokens]
     if missing:
         raise UserError(
@@ -98,7 +101,9 @@ def load(path: str) -> list[str]:
     first: dict[str, int] = {}
     for number, token in enumerate(tokens, 1):
         if not token:
-            raise UserError(f"vocabulary {path}: line {number} is empty")
+            raise UserError(
+                f"vocabulary {path}: line {number} is empty; allowed: one token a line"
+            )
         if len(token) > MAX_TOKEN_CHARACTERS:
             raise UserError(
                 f"vocabulary {path}: line {number} has {len(token):,} characters; "

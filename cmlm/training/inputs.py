@@ -47,7 +47,7 @@ def prepare_data(
     for name, objective in config.task.enabled().items():
         key = _origin(objective)
         if key not in found:
-            found[key] = objective.load_data(work_dir, key in in_documents)
+            found[key] = objective.load_data(work_dir, key in in_documents, name)
         objective.check_data(found[key], config.model)
         by_objective[name] = found[key]
     return by_objective

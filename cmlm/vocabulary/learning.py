@@ -123,7 +123,9 @@ def learn_and_write(
         UserError: there are no words.
     """
     if not smoothed.counts:
-        raise UserError("the text has no word to learn a vocabulary from")
+        raise UserError(
+            "the text has no word to learn a vocabulary from; allowed: at least one"
+        )
     began, learnt_from = time.monotonic(), origin(config, files) | (mark or {})
     logger.info(
         "learning a vocabulary of %s tokens from %s words%s",

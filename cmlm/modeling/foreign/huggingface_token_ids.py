@@ -89,11 +89,10 @@ def tokens_of(fast: dict, path: str) -> list[str]:
             raise UserError(f"{path} has {shown(token)} in added_tokens; allowed: dict")
         content = json_files.field(token, "content", str, path)
         ids[content] = json_files.field(token, "id", int, path)
-    if not all(type(number) is int for number in ids.values()):
-        raise UserError(
-            f"{path} has a vocabulary whose ids are not integers; allowed: integers"
-        )
-    vocab = sorted(ids, key=ids.get)
-    if [ids[token] for token in vocab] != list(range(len(vocab))):
-        raise UserError(f"{path} has a vocabulary with missing or repeated ids")
-    return vocab
+    for token, number in ids.items():
+        if type(number) is not int:
+            raise UserError(
+                f"{path} gives {shown(token)} the id {shown(number)}; allowed: an "
+                "integer"
+            )
+    return tokenizer_file.in_order(ids, path)

@@ -85,7 +85,9 @@ def open_file(prefix: str):
     try:
         return tf.train.load_checkpoint(prefix)
     except (tf.errors.OpError, ValueError, IndexError) as error:
-        raise UserError(f"{prefix} is not a readable checkpoint") from error
+        raise UserError(
+            f"{prefix} is not a readable checkpoint: {one_line(error)}"
+        ) from error
 
 
 def read(prefix: str) -> base.Source:
