@@ -139,7 +139,7 @@ def main(_) -> None:
     with cli.quiet_imports():
         import numpy as np
 
-        from cmlm.common import files
+        from cmlm.common import atomic, files
         from cmlm.encoders import opening
         from export import saved_models
 
@@ -254,7 +254,7 @@ def main(_) -> None:
             }
         )
     if FLAGS.output:
-        with files.atomic_text(FLAGS.output) as file:
+        with atomic.text(FLAGS.output) as file:
             json.dump({"sentences": len(texts), "results": results}, file, indent=2)
             file.write("\n")
 

@@ -134,7 +134,7 @@ def _bitext(pairs: int) -> str:
     """--bitext_data with `pairs` pairs of each language, drawn from all its files."""
     if not pairs:
         return FLAGS.bitext_data
-    from cmlm.common import files
+    from cmlm.common import atomic, files
     from cmlm.data import languages
 
     folder = os.path.join(FLAGS.output, f"bitext-{pairs}")
@@ -150,7 +150,7 @@ def _bitext(pairs: int) -> str:
             with files.open_text(source) as file:
                 lines += file.readlines()
         chosen = random.Random(0).sample(lines, min(pairs, len(lines)))
-        with files.atomic_text(path) as file:
+        with atomic.text(path) as file:
             file.writelines(chosen)
     return ",".join(entries)
 

@@ -115,7 +115,7 @@ def run_arm(paths: dict[str, str]) -> None:
 
 def split(patterns: str, folder: str) -> dict[str, int]:
     """Writes lines to learn from and to read: bytes of each language, both together."""
-    from cmlm.common import files
+    from cmlm.common import atomic, files
     from cmlm.data import languages
 
     sizes = {}
@@ -123,7 +123,7 @@ def split(patterns: str, folder: str) -> dict[str, int]:
         size = number = 0
         train = os.path.join(folder, f"{language}.train.txt")
         test = os.path.join(folder, f"{language}.test.txt")
-        with files.atomic_text(train) as learnt, files.atomic_text(test) as read:
+        with atomic.text(train) as learnt, atomic.text(test) as read:
             for path in files.expand(of):
                 with files.open_text(path) as lines:
                     for line in lines:
@@ -144,7 +144,7 @@ def main(_) -> None:
         return
     cli.require(input="LANGUAGE=FILES")
     with cli.quiet_imports():
-        from cmlm.common import files
+        from cmlm.common import atomic
         from cmlm.tokenization import word_pieces
         from cmlm.tokenization.rules import Rules
         from cmlm.vocabulary import coverage, words
@@ -200,7 +200,7 @@ def main(_) -> None:
                     f"{found.words_in_one_piece:11.1%}{found.tokens_per_word:13.3f}"
                 )
     if FLAGS.output:
-        with files.atomic_text(FLAGS.output) as file:
+        with atomic.text(FLAGS.output) as file:
             json.dump(results, file, indent=2)
             file.write("\n")
 

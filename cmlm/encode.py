@@ -118,7 +118,15 @@ def main(_) -> None:
 def _encode_lines() -> None:
     """Writes a vector for every line, and prints the lines nearest to each --query."""
     with cli.quiet_imports():
-        from cmlm.common import arrays, files, identity, outputs, progress, prompts
+        from cmlm.common import (
+            arrays,
+            atomic,
+            files,
+            identity,
+            outputs,
+            progress,
+            prompts,
+        )
         from cmlm.encoders import nearest_lines, vector_files
 
     about = vector_files.path_of(FLAGS.output) if FLAGS.output else None
@@ -162,7 +170,7 @@ def _encode_lines() -> None:
             write = stack.enter_context(
                 arrays.npy_writer(FLAGS.output, shape, FLAGS.dtype)
             )
-            record = stack.enter_context(files.atomic_file(about))
+            record = stack.enter_context(atomic.file(about))
             vector_files.describe(record, encoder, FLAGS.normalize, shape)
         bar = stack.enter_context(progress.bar(total))
         for lines in files.windows(paths):

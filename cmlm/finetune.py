@@ -231,12 +231,12 @@ def _finetune_public(tasks, settings, seeds: list[int], output: str | None) -> N
 def _finetune_own(task, settings, seeds: list[int], output: str | None) -> None:
     """Trains on the user's own files; writes results, predictions and the model."""
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import files
+        from cmlm.common import atomic
         from cmlm.evaluation.data_dir import DataDir
         from cmlm.finetuning import report, run, saving
 
     def keep(model, tokenizer, seq_length, logits, folder):
-        with files.atomic_directory(folder or saved, overwrite=True) as written:
+        with atomic.directory(folder or saved, overwrite=True) as written:
             saving.write(written, task, model, tokenizer, seq_length)
             dev = task.dev[0][1]
             rows = itertools.islice(task.examples(dev, task.find(None, dev)), 64)
@@ -279,14 +279,14 @@ def _new_folders(output: str | None) -> Iterator[tuple[str | None, str | None]]:
         The folder of the output, and the directory for the finished seeds of a stopped
         run; None for each that there is not.
     """
-    from cmlm.common import files, leftovers
+    from cmlm.common import atomic, leftovers
     from cmlm.evaluation import resuming
 
     with contextlib.ExitStack() as stack:
         work_path = leftovers.work_path(output)
         work = leftovers.work_directory(work_path, resuming.NAMES)
         work = stack.enter_context(work)
-        begun = files.atomic_directory(output, FLAGS.overwrite) if output else None
+        begun = atomic.directory(output, FLAGS.overwrite) if output else None
         yield begun and stack.enter_context(begun), work
 
 
@@ -297,18 +297,18 @@ def _predict(output: str | None) -> None:
         UserError: --output is not given, or the model or a file is damaged.
     """
     with cli.quiet_imports("evaluate"):
-        from cmlm.common import files
+        from cmlm.common import atomic
         from cmlm.finetuning import labelled, saving
 
     cli.require(output="a folder for the predictions")
     tuned = saving.Tuned(FLAGS.model)
     found = labelled.answers(FLAGS.predict)
-    with files.atomic_directory(output, FLAGS.overwrite) as directory:
+    with atomic.directory(output, FLAGS.overwrite) as directory:
         for answer, path in found.items():
             # Read twice: only the logits of a large file stay in memory.
             read = functools.partial(tuned.task.read, path, with_labels=False)
             logits = tuned.logits(row.texts for row in read())
-            with files.atomic_text(os.path.join(directory, answer)) as file:
+            with atomic.text(os.path.join(directory, answer)) as file:
                 indices = (row.index for row in read())
                 tuned.task.write_predictions(file, indices, logits)
     for answer in found:

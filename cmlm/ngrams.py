@@ -106,7 +106,7 @@ def main(_) -> None:
     if FLAGS.unit == "pieces" and not FLAGS.vocab_file:
         raise UserError("--unit is pieces; allowed: with --vocab_file=FILE, or words")
     with cli.quiet_imports():
-        from cmlm.common import fields, files, outputs
+        from cmlm.common import atomic, fields, files, outputs
         from cmlm.data import ngram_files, other_formats
         from cmlm.ngram_lists import extraction
 
@@ -137,7 +137,7 @@ def main(_) -> None:
         if FLAGS.marked_output:
             extraction.check_names(paths)
             directory = stack.enter_context(
-                files.atomic_directory(FLAGS.marked_output, overwrite=True)
+                atomic.directory(FLAGS.marked_output, overwrite=True)
             )
         totals = collections.Counter()
         found = extraction.extract(paths, units, config, directory, totals)

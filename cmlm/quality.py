@@ -49,7 +49,7 @@ def main(_) -> None:
         import numpy as np
         from sklearn import metrics
 
-        from cmlm.common import files, outputs
+        from cmlm.common import atomic, files, outputs
         from cmlm.preparation import quality
 
     outputs.check(
@@ -109,7 +109,7 @@ def main(_) -> None:
         )
 
     # ------------------------------------------------------------------ all
-    with files.atomic_file(FLAGS.output) as path:
+    with atomic.file(FLAGS.output) as path:
         quality.fit(examples["good"], examples["bad"], FLAGS.seed).save(path)
     model = shlex.quote(FLAGS.output)
     print(f"use it with python -m cmlm.prepare --quality_model={model}")

@@ -205,11 +205,11 @@ def _learn_on_beam(paths: dict[str, list[str]], config) -> None:
         "without --workers and --beam_options, as Beam counts all of the text",
     )
     with cli.quiet_imports("corpus"):
-        from cmlm.common import files
+        from cmlm.common import atomic
         from cmlm.vocabulary import learning, words_on_beam
 
     # Beside the output, where a cluster's workers can write as well.
-    with files.working_path(FLAGS.output) as work_path:
+    with atomic.working_path(FLAGS.output) as work_path:
         smoothed, totals = words_on_beam.count_and_smooth(
             paths,
             config.rules(),

@@ -30,7 +30,7 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     source.check("output")
     with cli.quiet_imports():
-        from cmlm.common import files, outputs, path_names
+        from cmlm.common import atomic, outputs, path_names
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import weights
         from cmlm.modeling.foreign import huggingface_token_ids
@@ -42,7 +42,7 @@ def main(_) -> None:
     source.refuse_others("output", FLAGS.output)
     outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
     # This comes first, so that a wrong --output is refused at once.
-    with files.atomic_directory(FLAGS.output, FLAGS.overwrite) as directory:
+    with atomic.directory(FLAGS.output, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
         print(
             f"{model.checkpoint} -> {FLAGS.output}; {describe_cut(model, seq_length)}",

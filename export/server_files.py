@@ -12,7 +12,7 @@ import os
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import atomic
 from cmlm.encoders.model_server import DEFAULT_MODEL
 
 MODELS_CONFIG = "models.config"
@@ -51,7 +51,7 @@ def write_configuration(directory: str) -> None:
         directory: the folder `serving` of an export, which holds the versions.
     """
     for name, content in ((MODELS_CONFIG, _MODELS_CONFIG), (BATCHING, _BATCHING)):
-        with files.atomic_text(os.path.join(directory, name)) as file:
+        with atomic.text(os.path.join(directory, name)) as file:
             file.write(content)
 
 

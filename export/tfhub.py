@@ -42,7 +42,7 @@ def main(_) -> None:
     source.check("export_dir")
     path_names.refuse_pattern(FLAGS.export_dir, "--export_dir")
     with cli.quiet_imports():
-        from cmlm.common import files, outputs, prompts
+        from cmlm.common import atomic, outputs, prompts
         from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
@@ -61,7 +61,7 @@ def main(_) -> None:
     # The check may have restored an export, which a killed command had set aside.
     former_export.refuse_other_versions(former, FLAGS.version)
     # This comes first, so that a wrong --export_dir is refused at once.
-    with files.atomic_directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
+    with atomic.directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
         components = None
         if FLAGS.pcr:

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 import test_reading
 
-from cmlm.common import files
+from cmlm.common import atomic
 from cmlm.config import model_dir
 from cmlm.encoders import components_file, fingerprints, locating, opening, run_weights
 from cmlm.encoders.reading import Reading
@@ -420,7 +420,7 @@ def test_a_directory_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     out = f"{tmp_path}/file/out"
     with pytest.raises(UserError, match=f"cannot write {out}: "):
-        with files.atomic_directory(out):
+        with atomic.directory(out):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

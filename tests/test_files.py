@@ -23,7 +23,7 @@ import pytest
 import tensorflow as tf
 
 from cmlm import cli
-from cmlm.common import arrays, checksums, files, leftovers, scratch
+from cmlm.common import arrays, atomic, checksums, files, leftovers, scratch
 from cmlm.data import line_files
 from cmlm.errors import UserError
 from cmlm.evaluation.data_dir import DataDir
@@ -137,7 +137,7 @@ def test_a_comma_in_a_name_is_written_as_a_question_mark(tmp_path):
 def test_what_is_written_is_read_back(tmp_path, name):
     path = str(tmp_path / "new" / name)
     text = "first line\nsecond \u2028 line: ä€𝄞\r\n" + "x" * 1_000_000 + "\n"
-    with files.atomic_text(path) as stream:
+    with atomic.text(path) as stream:
         stream.write(text)
     with files.open_text(path) as stream:
         lines = list(stream)
@@ -150,7 +150,7 @@ def test_what_is_written_is_read_back(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["empty.txt", "empty.txt.gz"])
 def test_an_empty_text_is_a_file_too(tmp_path, name):
-    with files.atomic_text(str(tmp_path / name)):
+    with atomic.text(str(tmp_path / name)):
         pass
     with files.open_text(str(tmp_path / name)) as stream:
         assert stream.read() == ""
@@ -158,7 +158,7 @@ def test_an_empty_text_is_a_file_too(tmp_path, name):
 
 def test_equal_text_gives_equal_gzip_bytes(tmp_path):
     for name in ("a.gz", "b.gz"):
-        with files.atomic_text(str(tmp_path / name)) as stream:
+        with atomic.text(str(tmp_path / name)) as stream:
             stream.write("text\n")
     assert (tmp_path / "a.gz").read_bytes() == (tmp_path / "b.gz").read_bytes()
 
@@ -323,7 +323,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "text.txt.gz"
     path.write_bytes(b"old")
     with pytest.raises(KeyboardInterrupt):
-        with files.atomic_text(str(path)) as stream:
+        with atomic.text(str(path)) as stream:
             stream.write("new" * 1_000_000)
             raise KeyboardInterrupt
     assert path.read_bytes() == b"old"
@@ -335,7 +335,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path, mode):
     path = tmp_path / "text.txt"
     path.write_text("old")
     path.chmod(mode)
-    with files.atomic_text(str(path)) as stream:
+    with atomic.text(str(path)) as stream:
         (written,) = tmp_path.glob("text.txt.tmp-*")
         assert written.stat().st_mode & 0o077 == 0
         stream.write("new")
@@ -350,7 +350,7 @@ def test_another_group_gets_no_more_than_everyone(tmp_path, monkeypatch):
         st_mode=stat.S_IFREG | 0o664, st_uid=own.st_uid, st_gid=own.st_gid + 1
     )
     monkeypatch.setattr(os, "chown", mock.Mock(side_effect=PermissionError))
-    files._give_access(str(path), older)
+    atomic._give_access(str(path), older)
     assert path.stat().st_mode & 0o777 == 0o644
 
 
@@ -358,7 +358,7 @@ def test_a_file_in_the_place_of_a_link_has_the_permissions_of_a_new_one(tmp_path
     (tmp_path / "private").touch(0o600)
     (tmp_path / "link").symlink_to("private")
     for name in ("link", "new"):
-        with files.atomic_text(str(tmp_path / name)) as stream:
+        with atomic.text(str(tmp_path / name)) as stream:
             stream.write("new")
     link, new = tmp_path / "link", tmp_path / "new"
     assert not link.is_symlink() and link.stat().st_mode == new.stat().st_mode
@@ -366,7 +366,7 @@ def test_a_file_in_the_place_of_a_link_has_the_permissions_of_a_new_one(tmp_path
 
 def test_a_directory_appears_when_it_is_whole(tmp_path):
     target = tmp_path / "target"
-    with files.atomic_directory(str(target)) as temporary:
+    with atomic.directory(str(target)) as temporary:
         (tmp_path / temporary / "file").write_text("new")
         assert not target.exists()
     assert (target / "file").read_text() == "new"
@@ -376,8 +376,8 @@ def test_a_directory_appears_when_it_is_whole(tmp_path):
 def test_two_runs_into_one_directory_lose_nothing(tmp_path):
     target = tmp_path / "target"
     with pytest.raises(UserError, match="target appeared .*; allowed") as raised:
-        with files.atomic_directory(str(target)) as second:
-            with files.atomic_directory(str(target)) as first:
+        with atomic.directory(str(target)) as second:
+            with atomic.directory(str(target)) as first:
                 (tmp_path / first / "first").touch()
             (tmp_path / second / "second").touch()
     assert os.listdir(target) == ["first"]
@@ -395,14 +395,14 @@ def test_an_existing_directory_is_replaced_only_on_request_and_only_by_a_whole_o
     target.mkdir()
     (target / "old").touch()
     with pytest.raises(UserError, match="target exists"):
-        with files.atomic_directory(str(target)):
+        with atomic.directory(str(target)):
             pass
     with pytest.raises(ZeroDivisionError):
-        with files.atomic_directory(str(target), overwrite=True) as temporary:
+        with atomic.directory(str(target), overwrite=True) as temporary:
             (tmp_path / temporary / "new").touch()
             raise ZeroDivisionError
     assert os.listdir(target) == ["old"]
-    with files.atomic_directory(str(target), overwrite=True) as temporary:
+    with atomic.directory(str(target), overwrite=True) as temporary:
         (tmp_path / temporary / "new").touch()
         assert os.listdir(target) == ["old"]
     assert os.listdir(target) == ["new"]
@@ -411,7 +411,7 @@ def test_an_existing_directory_is_replaced_only_on_request_and_only_by_a_whole_o
 
 def test_an_error_of_a_write_names_the_output(tmp_path):
     with pytest.raises(OSError, match="No space left") as caught:
-        with files.atomic_file(str(tmp_path / "x.npy")):
+        with atomic.file(str(tmp_path / "x.npy")):
             with open("/dev/full", "wb", buffering=0) as full:
                 full.write(b"x")
     assert caught.value.filename == str(tmp_path / "x.npy")
@@ -425,7 +425,7 @@ def test_a_full_disk_is_the_error_that_is_raised(tmp_path, name):
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))
     try:
         with pytest.raises(tf.errors.OpError, match="File too large"):
-            with files.atomic_text(str(tmp_path / name)) as file:
+            with atomic.text(str(tmp_path / name)) as file:
                 file.write("".join(map(chr, range(40, 120))))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -444,7 +444,7 @@ def test_an_error_of_a_write_is_not_blamed_on_the_file_that_is_read(tmp_path):
 def test_an_empty_directory_counts_as_none(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
-    with files.atomic_directory(str(target)) as temporary:
+    with atomic.directory(str(target)) as temporary:
         (tmp_path / temporary / "new").touch()
     assert os.listdir(target) == ["new"]
 
@@ -455,7 +455,7 @@ def test_replacing_a_directory_spares_what_its_links_lead_to(tmp_path, end):
     (tmp_path / "mine" / "data.txt").write_text("mine")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "link").symlink_to(tmp_path / "mine")
-    with files.atomic_directory(f"{tmp_path}/old{end}", overwrite=True) as made:
+    with atomic.directory(f"{tmp_path}/old{end}", overwrite=True) as made:
         (Path(made) / "new").write_text("")
     assert (tmp_path / "mine" / "data.txt").read_text() == "mine"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "old"]
@@ -468,7 +468,7 @@ def test_an_output_that_is_a_link_stays_a_link(tmp_path, target):
     (tmp_path / "disk" / "export-1" / "old").write_text("")
     link = tmp_path / "export"
     link.symlink_to(tmp_path / "disk" / target)
-    with files.atomic_directory(str(link), overwrite=True) as made:
+    with atomic.directory(str(link), overwrite=True) as made:
         (Path(made) / "new").write_text("")
     assert link.is_symlink()
     assert [p.name for p in (tmp_path / "disk" / target).iterdir()] == ["new"]
@@ -520,9 +520,9 @@ def test_writers_of_one_file_and_those_who_tidy_up_beside_it_lose_nothing(tmp_pa
     def work(number):
         for _ in range(100):
             leftovers.tidy(path)
-            with files.atomic_file(path) as temporary:
+            with atomic.file(path) as temporary:
                 Path(temporary).write_text(str(number))
-            with files.atomic_directory(f"{path}-{number}", overwrite=True) as made:
+            with atomic.directory(f"{path}-{number}", overwrite=True) as made:
                 leftovers.tidy(f"{path}-{number}")
                 (Path(made) / "file").touch()
 

@@ -33,6 +33,7 @@ _ANYWHERE = {"cmlm.errors"} | {
     f"cmlm.common.{name}"
     for name in (
         "arrays",
+        "atomic",
         "checksums",
         "choices",
         "counts",

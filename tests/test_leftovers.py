@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cmlm.common import files, leftovers, locks, path_names, scratch
+from cmlm.common import atomic, files, leftovers, locks, path_names, scratch
 from cmlm.errors import UserError
 
 
@@ -93,9 +93,9 @@ def test_what_a_living_run_writes_stays(tmp_path, caplog, monkeypatch, kind, is_
         monkeypatch.setattr(locks.fcntl, "flock", _lock_as_nfs)
     target = str(tmp_path / "o")
     making = {
-        "file": files.atomic_file,
-        "directory": files.atomic_directory,
-        "working": files.working_path,
+        "file": atomic.file,
+        "directory": atomic.directory,
+        "working": atomic.working_path,
     }[kind](target)
     with making as temporary:
         if kind == "working":
@@ -117,7 +117,7 @@ def test_what_a_living_run_writes_stays(tmp_path, caplog, monkeypatch, kind, is_
 
 
 def test_a_directory_in_use_stays_without_its_mark(tmp_path):
-    with files.atomic_directory(f"{tmp_path}/o") as made:
+    with atomic.directory(f"{tmp_path}/o") as made:
         os.remove(f"{made}.lock")
         leftovers.tidy(f"{tmp_path}/o")
         assert os.path.isdir(made)
@@ -139,7 +139,7 @@ def test_the_directory_of_another_host_stays_until_it_is_killed(
 
     making = scratch.directory()
     if kind == "tmp":
-        making = files.atomic_directory(f"{tmp_path}/o")
+        making = atomic.directory(f"{tmp_path}/o")
 
     def make():
         with making:
@@ -173,7 +173,7 @@ def _replace(target, moment):
 
     tf.io.gfile.rename = dying
     leftovers.remove_directory = lambda path: os.kill(os.getpid(), signal.SIGKILL)
-    with files.atomic_directory(target, overwrite=True) as temporary:
+    with atomic.directory(target, overwrite=True) as temporary:
         Path(temporary, "new").touch()
 
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import files, own_files
+from cmlm.common import atomic, files, own_files
 from cmlm.errors import UserError, one_line
 
 
@@ -32,7 +32,7 @@ def npy_writer(path: str, shape: tuple[int, int], dtype: str = "float32"):
         header,
         {"descr": little_endian(dtype).str, "fortran_order": False, "shape": shape},
     )
-    with files.atomic_file(path) as temporary:
+    with atomic.file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(header.getvalue())
             left = shape[0]
@@ -101,7 +101,7 @@ def append(path: str, content: bytes) -> None:
         UserError: the path is a link.
         OSError: the file cannot be written; the error names it.
     """
-    with files.naming(path), open(path, "ab", opener=own_files.opener) as file:
+    with atomic.naming(path), open(path, "ab", opener=own_files.opener) as file:
         file.write(content)
 
 

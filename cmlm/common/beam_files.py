@@ -24,7 +24,7 @@ def open_bytes(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_text(path: str) -> Iterator[TextIO]:
-    """Like `files.atomic_text`, on Beam's filesystems and without TensorFlow.
+    """Like `atomic.text`, on Beam's filesystems and without TensorFlow.
 
     A worker that dies leaves `PATH.tmp-...`. The worker that repeats its bundle writes
     a new temporary file, and the last rename wins.

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import atomic
 from cmlm.errors import UserError, shown
 
 
@@ -22,7 +22,7 @@ def write(path: str, values: Any, **options: Any) -> None:
         values: what JSON can hold.
         **options: of `json.dump`.
     """
-    with files.atomic_text(path) as file:
+    with atomic.text(path) as file:
         json.dump(values, file, **options)
         file.write("\n")
 

@@ -11,7 +11,7 @@ import shlex
 
 import tensorflow as tf
 
-from cmlm.common import files, folders
+from cmlm.common import atomic, folders
 from cmlm.config import experiment, overrides
 from cmlm.errors import UserError
 from cmlm.modeling import latest
@@ -45,7 +45,7 @@ def export_command(model_dir: str) -> str:
 
 def write_config(model_dir: str, config: experiment.ExperimentConfig) -> None:
     """Writes `params.yaml`, whole or not at all."""
-    with files.atomic_text(os.path.join(model_dir, PARAMS)) as file:
+    with atomic.text(os.path.join(model_dir, PARAMS)) as file:
         file.write(overrides.to_yaml(config))
 
 

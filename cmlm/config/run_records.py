@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import atomic
 from cmlm.config.model_dir import STARTS
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def add_start(model_dir: str, row: Mapping[str, Any]) -> None:
     """Adds a row to `starts.jsonl`, whole or not at all."""
     path = os.path.join(model_dir, STARTS)
-    with files.atomic_text(path) as file:
+    with atomic.text(path) as file:
         file.writelines(json.dumps(each) + "\n" for each in [*_starts(path), row])
 
 

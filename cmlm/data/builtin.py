@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from cmlm.common import files as files_lib
-from cmlm.common import machine, progress
+from cmlm.common import atomic, machine, progress
 from cmlm.data import docstrings
 
 PYTHON_DOCS = "builtin:python-docs"
@@ -34,7 +33,7 @@ def python_docs(directory: str) -> str:
         return path
     logger.info("gathering %s, once, in %s", PYTHON_DOCS, path)
     seen: set[str] = set()
-    with files_lib.atomic_text(path) as output:
+    with atomic.text(path) as output:
         for text in _documents():
             document = []
             for sentence in text:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import atomic, files
 from cmlm.errors import UserError
 
 # Separates a sentence from its marked n-grams.
@@ -31,7 +31,7 @@ def write(
         UserError: `ngrams` is empty.
     """
     number = 0
-    with files.atomic_text(path) as file:
+    with atomic.text(path) as file:
         for ngram, value in ngrams:
             file.write(f"{ngram}\t{value:.6g}\n")
             number += 1

@@ -325,12 +325,13 @@ def write_sentences(
     Raises:
         UserError: the file cannot be read, or has a line of over 10 million characters.
     """
-    from cmlm.common import files  # Imports TensorFlow, which `split` does not need.
+    # TensorFlow, which `split` does not need.
+    from cmlm.common import atomic, files
 
     counts: collections.Counter = collections.Counter()
     with (
         files.open_text(path, _MAX_PARAGRAPH_CHARACTERS) as lines,
-        files.atomic_text(target) as output,
+        atomic.text(target) as output,
     ):
         read: Iterable[str] = lines
         if progress:

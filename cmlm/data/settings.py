@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import tensorflow as tf
 from official.modeling import hyperparams
 
-from cmlm.common import choices, fields, utf8
+from cmlm.common import atomic, choices, fields, utf8
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import builtin, inspection, languages, other_formats, sentences
@@ -223,7 +223,7 @@ def _split_once(
             "splitting %s into sentences: %s", counted(len(paths), "file"), directory
         )
         totals: collections.Counter = collections.Counter()
-        with files_lib.atomic_directory(directory) as temporary:
+        with atomic.directory(directory) as temporary:
             for index, path in enumerate(paths):
                 target = os.path.join(temporary, f"{index:05d}.txt.gz")
                 totals += sentences.write_sentences(path, target, layout, base)

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, checksums, files, identity, json_files, locks
+from cmlm.common import arrays, atomic, checksums, identity, json_files, locks
 from cmlm.data import streams
 from cmlm.errors import UserError, advised
 
@@ -159,7 +159,7 @@ class Writer:
             (names.rows, order.astype("<i8")),
             (names.directions, self._directions(len(keys)).astype("<f4")),
         ):
-            with files.atomic_file(self._path(name)) as temporary:
+            with atomic.file(self._path(name)) as temporary:
                 values.tofile(temporary)
 
     def _directions(self, rows: int) -> np.ndarray:

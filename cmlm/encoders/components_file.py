@@ -23,7 +23,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, files
+from cmlm.common import arrays, atomic
 from cmlm.common.components import LanguageComponents, remove
 from cmlm.errors import UserError, one_line, shown
 
@@ -113,7 +113,7 @@ def save(path: str, fitted: PrincipalComponents) -> None:
     }
     content = io.BytesIO()
     np.savez(content, header=np.array(json.dumps(header)), components=fitted.table)
-    with files.atomic_file(path) as temporary:
+    with atomic.file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(content.getvalue())
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import arrays, files, path_names
+from cmlm.common import arrays, atomic, path_names
 from cmlm.config import model_dir
 from cmlm.encoders import locating, opening, pretrained
 from cmlm.errors import UserError
@@ -98,7 +98,7 @@ def prune(
         tokenizer = config.vocabulary.tokenizer(vocabulary_file.find(run))
         name = os.path.basename(checkpoint)
     size = _size(checkpoint)
-    with files.atomic_directory(output, overwrite) as new:
+    with atomic.directory(output, overwrite) as new:
         kept = pieces.needed(tokenizer, _with_prompts(config.model, read()))
         tokens = list(itertools.compress(tokenizer.vocab, kept))
         _write_vocabulary(tokenizer, tokens, new, {"pruned_from": place.path})

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cmlm.common import files, json_files
+from cmlm.common import atomic, json_files
 from cmlm.errors import needing
 from cmlm.evaluation import differences, layout, tables
 
@@ -71,11 +71,11 @@ def save(
     if output.endswith(".json"):
         _write_json(output, results)
         return output
-    with files.atomic_directory(output, overwrite) as directory:
+    with atomic.directory(output, overwrite) as directory:
         write(directory, results)
         if predictions:
             path = os.path.join(directory, "predictions.csv")
-            with files.atomic_text(path) as file:
+            with atomic.text(path) as file:
                 write_predictions(file, predictions)
     return os.path.join(output, "report.html")
 
@@ -87,7 +87,7 @@ def write(directory: str, results: Mapping[str, Any]) -> None:
     """
 
     def create(name: str):
-        return files.atomic_text(os.path.join(directory, name))
+        return atomic.text(os.path.join(directory, name))
 
     _write_json(os.path.join(directory, "results.json"), results)
     with create("scores.csv") as file:

@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any
 
-from cmlm.common import checksums, files, identity, json_files
+from cmlm.common import atomic, checksums, identity, json_files
 from cmlm.errors import UserError
 
 # The entries of a work directory that `Kept` makes, as patterns.
@@ -44,7 +44,7 @@ class Kept:
     def write(self, name: str, about: Any, content: dict[str, Any]) -> dict[str, Any]:
         """Writes an entry and returns it as `read` will."""
         text = json.dumps(content)
-        with files.atomic_text(self._path(name, about)) as file:
+        with atomic.text(self._path(name, about)) as file:
             file.write(text)
         return json.loads(text)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cmlm.common import files
+from cmlm.common import atomic
 from cmlm.common.protocols import SentenceEncoder
 from cmlm.errors import UserError
 from cmlm.evaluation.data_dir import DataDir, reason
@@ -179,7 +179,7 @@ def write_sentences(path: str, tasks: Sequence[TaskData]) -> int:
                     "order mark"
                 )
     texts = sentences(tasks)
-    with files.atomic_text(path) as file:
+    with atomic.text(path) as file:
         file.writelines(text + "\n" for text in texts)
     return len(texts)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import threadpoolctl
 
-from cmlm.common import files, identity, versions
+from cmlm.common import atomic, identity, versions
 from cmlm.errors import printable
 from cmlm.evaluation import differences, report, results, resuming, run, store, tables
 from cmlm.evaluation.tasks.base import Task
@@ -104,7 +104,7 @@ class Scoring:
         print(f"{name}: {task.name} {scores[task.main_metric]:.2f}", file=sys.stderr)
         if self.work_dir:
             self._scored.setdefault(name, {"scores": {}})["scores"][task.name] = scores
-            with files.atomic_text(os.path.join(self.work_dir, _SCORES)) as file:
+            with atomic.text(os.path.join(self.work_dir, _SCORES)) as file:
                 report.write_csv(file, {"models": self._scored})
 
     def _cache_of(self, name: str, encoder) -> str | None:

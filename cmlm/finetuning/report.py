@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from cmlm.common import files, json_files, versions
+from cmlm.common import atomic, json_files, versions
 from cmlm.evaluation import averages, layout, metrics, published, report, tables
 from cmlm.evaluation.published import ulr
 from cmlm.finetuning import catalogue
@@ -33,7 +33,7 @@ def write(directory: str, outcome: Outcome) -> None:
     """Writes a task's results.json and its files of predictions."""
     _write_json(directory, outcome.results)
     for answer, (indices, logits) in outcome.predictions.items():
-        with files.atomic_text(os.path.join(directory, answer)) as file:
+        with atomic.text(os.path.join(directory, answer)) as file:
             outcome.task.write_predictions(file, indices, logits)
 
 
@@ -73,7 +73,7 @@ def write_summary(directory: str, scores: averages.Scores) -> None:
 def write_table(directory: str, made: tables.Table) -> None:
     """Writes a `table` as report.md and report.html."""
     for name, text in (("md", _markdown(made)), ("html", _page(made))):
-        with files.atomic_text(os.path.join(directory, f"report.{name}")) as file:
+        with atomic.text(os.path.join(directory, f"report.{name}")) as file:
             file.write(text)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import faiss
 import numpy as np
 
-from cmlm.common import files, progress
+from cmlm.common import atomic, progress
 from cmlm.errors import UserError
 from cmlm.mining import index, storage
 from cmlm.mining.vectors import ShardedVectors
@@ -91,7 +91,7 @@ class Cells:
         path = os.path.join(directory, "cells.npy")
         if storage.is_whole(path):
             return storage.load(path)
-        with files.atomic_file(path) as temporary:
+        with atomic.file(path) as temporary:
             cells = storage.new_map(temporary, "<i4", (len(side), self.probes))
             with progress.bar(len(side), "finding cells", "vectors") as bar:
                 for start in range(0, len(side), index.ROWS_AT_ONCE):
@@ -138,7 +138,7 @@ class Ivf(index.Index):
     def _write(self) -> None:
         size = max(self._memory // 4 // (4 * self._pool.dim), index.ROWS_AT_ONCE)
         with (
-            files.atomic_file(self._path) as temporary,
+            atomic.file(self._path) as temporary,
             open(temporary, "wb") as file,
             progress.bar(len(self._rows), "sorting by cell", "vectors") as bar,
         ):

@@ -8,7 +8,7 @@ import os
 import faiss
 import numpy as np
 
-from cmlm.common import files, progress
+from cmlm.common import atomic, progress
 from cmlm.common.counts import counted
 from cmlm.errors import UserError
 from cmlm.mining import index, storage
@@ -63,7 +63,7 @@ class Pq(index.Index):
 
     @staticmethod
     def _write(codes: faiss.Index, path: str) -> None:
-        with files.atomic_file(path) as temporary:
+        with atomic.file(path) as temporary:
             try:
                 faiss.write_index(codes, temporary)
             except RuntimeError as error:

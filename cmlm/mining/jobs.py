@@ -12,7 +12,7 @@ from typing import TextIO
 
 import numpy as np
 
-from cmlm.common import files, identity, outputs
+from cmlm.common import atomic, identity, outputs
 from cmlm.common.counts import counted
 from cmlm.common.numbered_tasks import HERE, Workers
 from cmlm.errors import UserError
@@ -258,8 +258,8 @@ def _output_and_scores(output: str) -> Iterator[tuple[TextIO, TextIO]]:
     """Yields files for pairs and for their scores, which get their names together."""
     with (
         outputs.named_together(output) as begin,
-        files.atomic_text(output) as file,
-        files.atomic_text(scores_path(output)) as scores,
+        atomic.text(output) as file,
+        atomic.text(scores_path(output)) as scores,
     ):
         yield file, scores
         # A full disk shows before the first output has its name.
@@ -311,7 +311,7 @@ def mine_negatives(
     stored = tuple(own for _, own in sides.values())
     rows = negatives.choose(source, target, pool, found, stored, rule, job.work_dir)
     written = 0
-    with files.atomic_text(job.output) as file:
+    with atomic.text(job.output) as file:
         for a, b in zip(source.rows, target.rows, strict=True):
             if rows[a, 0] >= 0:
                 cells = [*source.take([a]), *target.take([b]), *pool.take(rows[a])]

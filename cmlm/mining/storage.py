@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from cmlm.common import arrays, checksums, files, json_files
+from cmlm.common import arrays, atomic, checksums, json_files
 from cmlm.errors import advised
 
 _ABOUT = "about.json"
@@ -69,7 +69,7 @@ def save(path: str, array: np.ndarray) -> None:
             `numpy.save` drops.
     """
     array = np.ascontiguousarray(array)
-    with files.atomic_file(path) as temporary, open(temporary, "wb") as file:
+    with atomic.file(path) as temporary, open(temporary, "wb") as file:
         header = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(file, header)
         file.write(array.data.cast("B"))

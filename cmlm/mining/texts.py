@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import checksums, files, json_files, progress, utf8
+from cmlm.common import atomic, checksums, files, json_files, progress, utf8
 from cmlm.common.numbered_tasks import Workers
 from cmlm.errors import UserError, advised
 from cmlm.mining import storage
@@ -209,7 +209,7 @@ def gather(
             )
         if not has_more:
             return Texts(directory, name)
-    with files.atomic_directory(directory, overwrite=known is not None) as temporary:
+    with atomic.directory(directory, overwrite=known is not None) as temporary:
         _write(lines, temporary, name, memory)
     return Texts(directory, name)
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cmlm.common import choices, fields, utf8
+from cmlm.common import atomic, choices, fields, utf8
 from cmlm.common import files as files_lib
 from cmlm.common.counts import counted
 from cmlm.data import line_files, ngram_files, streams
@@ -302,7 +302,7 @@ def _marked(
             file = None
             if directory:
                 name = os.path.join(directory, _marked_name(path))
-                file = stack.enter_context(files_lib.atomic_text(name))
+                file = stack.enter_context(atomic.text(name))
             for document, ngrams in documents:
                 if file:
                     _write_marked(document, ngrams, config, file)

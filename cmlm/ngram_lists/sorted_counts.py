@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from cmlm.common import files, scratch
+from cmlm.common import atomic, scratch
 
 # Runs of a level on disk at a time; at this number, they become one run of the next
 # level. So an entry is written once for each level.
@@ -93,7 +93,7 @@ class SortedCounts:
     def _write(self, entries) -> str:
         path = os.path.join(self._directory, f"{next(self._number)}.tsv")
         with (
-            files.naming(path),
+            atomic.naming(path),
             open(path, "w", encoding="utf-8", newline="\n") as file,
         ):
             # repr writes a float without loss.

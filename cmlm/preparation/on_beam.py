@@ -10,6 +10,7 @@ import tempfile
 from concurrent import futures
 
 from cmlm.common import (
+    atomic,
     beam_counts,
     beam_files,
     beam_progress,
@@ -86,7 +87,7 @@ def run(
             flush=True,
         )
     with (
-        files.atomic_directory(output, overwrite) as directory,
+        atomic.directory(output, overwrite) as directory,
         _scratch(directory) if local else contextlib.nullcontext() as waiting,
     ):
         counts_path = os.path.join(directory, "counts.json")

@@ -6,7 +6,7 @@ import collections
 import os
 from collections.abc import Sequence
 
-from cmlm.common import files, path_names, utf8
+from cmlm.common import atomic, path_names, utf8
 from cmlm.data import other_formats, sentences
 from cmlm.errors import UserError
 
@@ -33,7 +33,7 @@ def split(
     language = sentences.check_language(language)
     other_formats.warn(paths, layout)
     totals: collections.Counter = collections.Counter()
-    with files.atomic_directory(output, overwrite) as directory:
+    with atomic.directory(output, overwrite) as directory:
         for path, name in zip(paths, output_names(paths), strict=True):
             target = os.path.join(directory, name)
             totals += sentences.write_sentences(

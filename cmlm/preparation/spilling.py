@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 
 import apache_beam as beam
 
-from cmlm.common import files
+from cmlm.common import atomic
 
 # A value of a key: a block, or the path of a file of blocks.
 Value = bytes | str
@@ -81,7 +81,7 @@ class _Append(beam.DoFn):
     def _write(self) -> None:
         for key, gathered in self._gathered.items():
             path = os.path.join(self._directory, f"{key:x}-{self._bundle}")
-            with files.naming(path), open(path, "ab") as file:
+            with atomic.naming(path), open(path, "ab") as file:
                 file.write(gathered)
             self._paths[key] = path
         self._gathered.clear()

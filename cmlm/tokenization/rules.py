@@ -25,7 +25,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import choices, files, json_files
+from cmlm.common import atomic, choices, json_files
 from cmlm.errors import UserError, shown
 
 # A longer word is [UNK]. BERT's own limit is 200 characters: 600 bytes in scripts of
@@ -148,7 +148,7 @@ def write(
     vocab_file: str, rules: Rules, origin: Mapping[str, Any] | None = None
 ) -> None:
     """Writes the record of a vocabulary, whole or not at all."""
-    with files.atomic_text(path_of(vocab_file)) as file:
+    with atomic.text(path_of(vocab_file)) as file:
         file.write(record(rules, origin))
 
 

@@ -10,8 +10,8 @@ import os
 
 import tensorflow as tf
 
+from cmlm.common import atomic, json_files
 from cmlm.common import files as files_lib
-from cmlm.common import json_files
 from cmlm.errors import UserError
 from cmlm.tokenization import tokenizer_file
 from cmlm.tokenization.tokenizer_file import MAX_TOKEN_CHARACTERS
@@ -120,5 +120,5 @@ def load(path: str) -> list[str]:
 
 def write(tokens: list[str], path: str) -> None:
     """Writes a vocabulary atomically, one token a line."""
-    with files_lib.atomic_text(path) as file:
+    with atomic.text(path) as file:
         file.writelines(f"{token}\n" for token in tokens)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from cmlm.common import files
+from cmlm.common import atomic
 from cmlm.config.model_dir import METRICS, TENSORBOARD
 from cmlm.config.run_records import read_metrics
 
@@ -27,7 +27,7 @@ class MetricsLog:
         self._path = path = os.path.join(directory, METRICS)
         rows = read_metrics(path) if tf.io.gfile.exists(path) else []
         # A new file in any case: a link would lead to a file that is not of the run.
-        with files.atomic_text(path) as file:
+        with atomic.text(path) as file:
             for row in rows:
                 if row["step"] <= start_step:
                     file.write(json.dumps(row) + "\n")

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import fields, files
+from cmlm.common import atomic, fields
 from cmlm.config import model_dir
 from cmlm.data import teacher_vectors
 from cmlm.objectives import Data
@@ -159,7 +159,7 @@ def _new(
         turned = alignment.directions(start.config, objective, data, tokenizer)
         _write(kept, turned)
     elif basis or not start.is_first:
-        with files.atomic_file(kept) as temporary:
+        with atomic.file(kept) as temporary:
             tf.io.gfile.copy(basis or data.teacher.basis, temporary, overwrite=True)
     else:
         if start.config.init_checkpoint:
@@ -171,7 +171,7 @@ def _new(
 
 def _write(path: str, directions: np.ndarray) -> None:
     """Writes a basis that is rotated."""
-    with files.atomic_file(path) as temporary:
+    with atomic.file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             file.write(directions.astype("<f4").tobytes())
 

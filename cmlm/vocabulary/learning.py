@@ -13,8 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from cmlm.common import checksums, outputs
-from cmlm.common import files as files_lib
+from cmlm.common import atomic, checksums, outputs
 from cmlm.data import corpus, languages
 from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
@@ -62,8 +61,8 @@ def write(
     """
     with (
         outputs.named_together(path) as begin,
-        files_lib.atomic_file(path) as vocabulary,
-        files_lib.atomic_file(rules_lib.path_of(path)) as record,
+        atomic.file(path) as vocabulary,
+        atomic.file(rules_lib.path_of(path)) as record,
     ):
         vocabulary_file.write(tokens, vocabulary)
         with tf.io.gfile.GFile(record, "w") as file:
