@@ -63,7 +63,7 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import outputs
-        from cmlm.encoders import components_file, components_fitting, locating
+        from cmlm.encoders import components_file, locating, vector_moments
 
     place = locating.locate(FLAGS.model)
     if place.kind == "external":
@@ -87,7 +87,7 @@ def main(_) -> None:
 
     for language, (flag, paths) in sources.items():
         with _naming(language, paths):
-            components_fitting.check(encoder, flag, paths)
+            vector_moments.check(encoder, flag, paths)
     fitted = {
         language: _fit(encoder, language, flag, paths)
         for language, (flag, paths) in sources.items()
@@ -169,12 +169,12 @@ def _fit(encoder, language: str, kind: str, paths: list[str]):
     Raises:
         UserError: a file is damaged, or has too few sentences.
     """
-    from cmlm.encoders import components_fitting
+    from cmlm.common import components
+    from cmlm.encoders import vector_moments
 
     with _naming(language, paths):
-        fitted = components_fitting.fit(
-            encoder, kind, paths, FLAGS.components, FLAGS.max_sentences
-        )
+        moments = vector_moments.read(encoder, kind, paths, FLAGS.max_sentences)
+        fitted = components.fit(moments, FLAGS.components)
     shares = ", ".join(f"{share:.1%}" for share in fitted.shares)
     print(
         f"{language}: {counted(fitted.sentences, 'sentence')}, {shares} of the squared "

@@ -12,7 +12,7 @@ from cmlm.modeling import export_layout
 from export import serving
 
 # The values that a description leaves out, see `fingerprints.describe`.
-_LEFT_OUT = {"prompt": "", "prompts": {}, "dimensions": 0}
+_LEFT_OUT = {"prompt": "", "prompts": {}, "dimensions": 0, "whitening": None}
 
 
 def changes(
@@ -57,6 +57,11 @@ def changes(
                 texts = tuple(map(repr, texts))
             elif name == "prompts":
                 texts = (_lacking(was, now), _lacking(now, was))
+            elif name == "whitening":
+                texts = [
+                    f"by {each['sentences']:,} sentences" if each else "none"
+                    for each in (was, now)
+                ]
             found.append(f"{name} {texts[0]}, now {texts[1]} (--{name})")
     return found
 

@@ -14,6 +14,7 @@ import re
 import tensorflow as tf
 
 from cmlm.common import language_names, versions
+from cmlm.common.counts import counted
 from cmlm.config import model_dir, run_records
 from cmlm.data import bitext, builtin, languages
 from cmlm.encoders.opened_weights import OpenedWeights
@@ -99,6 +100,9 @@ def render(
     described = pooling.POOLINGS[model.pooling].description
     if model.sentence_vector == "projected":
         described += f", then the mean of {model.num_views} projections"
+    if opened.encoder.whitening is not None:
+        count = opened.encoder.whitening.sentences
+        vectors += f", whitened by {counted(count, 'sentence')}"
     for name, value in (
         ("vector", f"float32 [{model.vector_width}], {vectors}"),
         ("pooling", described),

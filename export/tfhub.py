@@ -16,11 +16,19 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices, path_names
+from cmlm.common.counts import counted
+from cmlm.errors import UserError, naming
 from export import source
 
 source.define("export_dir")
 flags.DEFINE_string(
     "pcr", None, "A file of cmlm.pcr: adds signatures that remove principal components."
+)
+flags.DEFINE_string(
+    "whitening",
+    None,
+    "Text, one sentence a line: files, globs or a list of them. Whiten the vectors: "
+    "over this text, they get the mean 0 and the same variance in every direction.",
 )
 flags.DEFINE_enum(
     "precision",
@@ -41,12 +49,23 @@ FLAGS = flags.FLAGS
 def main(_) -> None:
     source.check("export_dir")
     path_names.refuse_pattern(FLAGS.export_dir, "--export_dir")
+    if FLAGS.whitening and FLAGS.pcr:
+        raise UserError(
+            "--whitening and --pcr are both given; allowed: one of them, because a "
+            "file of cmlm.pcr belongs to vectors without whitening"
+        )
     with cli.quiet_imports():
-        from cmlm.common import atomic, outputs, prompts
+        from cmlm.common import atomic, files, outputs, prompts
         from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
-        from export import former_export, model_card, saved_models, server_files
+        from export import (
+            former_export,
+            model_card,
+            saved_models,
+            server_files,
+            whitening,
+        )
 
     # ------------------------------------------------------------- reading
     former = os.path.join(FLAGS.export_dir, export_layout.SERVING)
@@ -55,11 +74,13 @@ def main(_) -> None:
     source.refuse_others("export_dir", FLAGS.export_dir)
     outputs.check(
         {"--export_dir": FLAGS.export_dir},
-        {**source.inputs(), "--pcr": FLAGS.pcr},
+        {**source.inputs(), "--pcr": FLAGS.pcr, "--whitening": FLAGS.whitening},
         FLAGS.overwrite,
     )
     # The check may have restored an export, which a killed command had set aside.
     former_export.refuse_other_versions(former, FLAGS.version)
+    with naming("--whitening"):
+        text = files.expand(FLAGS.whitening) if FLAGS.whitening else []
     # This comes first, so that a wrong --export_dir is refused at once.
     with atomic.directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
@@ -83,12 +104,21 @@ def main(_) -> None:
                 f"positions {trained + 1} to {seq_length}",
                 file=sys.stderr,
             )
+        if text:
+            with naming("--whitening"):
+                count = whitening.add(model, seq_length, text)
+            print(
+                f"whitening: {counted(count, 'sentence')} of "
+                f"{counted(len(text), 'file')}",
+                file=sys.stderr,
+            )
         described = {
             "precision": FLAGS.precision,
             "seq_length": seq_length,
             "pooling": model.config.model.pooling,
             "sentence_vector": model.config.model.sentence_vector,
             "dimensions": model.config.model.dimensions,
+            "whitening": {"sentences": count} if text else None,
             "prompt": model.tokenizer.prompt,
             "prompts": model.prompts,
         }

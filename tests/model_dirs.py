@@ -9,7 +9,8 @@ import oracles
 import tensorflow as tf
 import toys
 
-from cmlm.common.components import SecondMoment
+from cmlm.common import components
+from cmlm.common.moments import Moments
 from cmlm.config import model_dir
 from cmlm.encoders import fingerprints, run_weights
 from cmlm.encoders.components_file import PrincipalComponents
@@ -129,9 +130,9 @@ def fit(trained: OpenedWeights) -> PrincipalComponents:
     languages = {}
     for language in LANGUAGES:
         width = trained.config.model.vector_width
-        moment = SecondMoment(width)
-        moment.add(random.normal(0.5, 1, [50, width]))
-        languages[language] = moment.components(2)
+        moments = Moments(width)
+        moments.add(random.normal(0.5, 1, [50, width]))
+        languages[language] = components.fit(moments, 2)
     return PrincipalComponents(fingerprints.fingerprint(trained), languages)
 
 

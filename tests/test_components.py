@@ -8,17 +8,18 @@ import zipfile
 import numpy as np
 import pytest
 
-from cmlm.common import arrays, outputs
-from cmlm.common.components import SecondMoment, remove
-from cmlm.encoders import components_file, components_fitting, vector_files
+from cmlm.common import arrays, components, outputs
+from cmlm.common.components import remove
+from cmlm.common.moments import Moments
+from cmlm.encoders import components_file, vector_files, vector_moments
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.errors import UserError
 
 
 def fit(vectors, count=1):
-    moment = SecondMoment(vectors.shape[1])
-    moment.add(vectors)
-    return moment.components(count)
+    moments = Moments(vectors.shape[1])
+    moments.add(vectors)
+    return components.fit(moments, count)
 
 
 @pytest.fixture
@@ -67,12 +68,12 @@ def test_nothing_is_left_along_the_components(vectors):
 
 
 def test_pieces_add_up(vectors):
-    moment = SecondMoment(8)
+    moments = Moments(8)
     for piece in np.array_split(vectors, 7):
-        moment.add(piece)
-    moment.add(vectors[:0])
+        moments.add(piece)
+    moments.add(vectors[:0])
     np.testing.assert_allclose(
-        moment.components(3).components, fit(vectors, 3).components, atol=1e-6
+        components.fit(moments, 3).components, fit(vectors, 3).components, atol=1e-6
     )
 
 
@@ -87,7 +88,7 @@ def test_pieces_add_up(vectors):
 )
 def test_wrong_vectors_are_refused(wrong, said):
     with pytest.raises(UserError, match=said):
-        SecondMoment(8).add(wrong)
+        Moments(8).add(wrong)
 
 
 def test_there_are_no_more_components_than_vectors(vectors):
@@ -135,24 +136,24 @@ def test_vectors_that_another_model_made_are_refused(vectors, tmp_path):
     npy, right = str(tmp_path / "a.npy"), encoder("a" * 64)
     np.save(npy, vectors)
     # Other programs write no description.
-    components_fitting.check(right, "vectors", [npy])
+    vector_moments.check(right, "vectors", [npy])
     vector_files.describe(vector_files.path_of(npy), right, False, vectors.shape)
-    components_fitting.check(right, "vectors", [npy])
+    vector_moments.check(right, "vectors", [npy])
     with pytest.raises(UserError, match=rf"aaaa, made the vectors \({npy}.json\)"):
-        components_fitting.check(encoder("b" * 64), "vectors", [npy])
+        vector_moments.check(encoder("b" * 64), "vectors", [npy])
     # The vector of a blank line would not be found.
     said = rf"in float32 \({npy}.json\), and the model computes in bfloat16; allowed"
     with pytest.raises(UserError, match=said):
-        components_fitting.check(encoder("a" * 64, "bfloat16"), "vectors", [npy])
+        vector_moments.check(encoder("a" * 64, "bfloat16"), "vectors", [npy])
     np.save(npy, vectors[:3])
     with pytest.raises(UserError, match=r"a.npy holds \[3, 8\], and .* \[300, 8\]"):
-        components_fitting.check(right, "vectors", [npy])
+        vector_moments.check(right, "vectors", [npy])
     with outputs.named_together(npy) as begin:
         begin()
         # After a kill here, the description may be that of the next array.
         said = f"killed before it finished {npy}, .*; repeat .* that writes {npy}"
         with pytest.raises(UserError, match=said):
-            components_fitting.check(right, "vectors", [npy])
+            vector_moments.check(right, "vectors", [npy])
 
 
 def test_vectors_in_float16_have_the_same_components(vectors, tmp_path):
@@ -164,8 +165,9 @@ def test_vectors_in_float16_have_the_same_components(vectors, tmp_path):
         np.save(npy, long.astype(dtype))
         # In float16, the squares would overflow.
         with np.errstate(over="raise"):
-            components_fitting.check(encoder, "vectors", [npy])
-        fitted[dtype] = components_fitting.fit(encoder, "vectors", [npy], 2)
+            vector_moments.check(encoder, "vectors", [npy])
+        moments = vector_moments.read(encoder, "vectors", [npy])
+        fitted[dtype] = components.fit(moments, 2)
     np.testing.assert_allclose(
         np.abs(fitted["float16"].components @ fitted["float32"].components.T),
         np.eye(2),
@@ -181,7 +183,7 @@ def test_normalized_vectors_with_blank_lines_are_refused(vectors, tmp_path):
     np.save(npy, rows)
     vector_files.describe(vector_files.path_of(npy), encoder, True, rows.shape)
     with pytest.raises(UserError, match="have length 1; .* without --normalize"):
-        components_fitting.check(encoder, "vectors", [npy])
+        vector_moments.check(encoder, "vectors", [npy])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -190,7 +192,7 @@ def test_stored_vectors_that_are_not_finite_are_refused(vectors, tmp_path, value
     encoder = types.SimpleNamespace(dim=8, info={}, encode=lambda _: vectors[:1])
     np.save(npy, np.concatenate([vectors, np.full([1, 8], value, np.float32)]))
     with pytest.raises(UserError, match="an entry that is not a finite number"):
-        components_fitting.fit(encoder, "vectors", [npy], 2)
+        components.fit(vector_moments.read(encoder, "vectors", [npy]), 2)
 
 
 def damaged(path, fitted, **changes):

@@ -17,6 +17,7 @@ import dataclasses
 import numpy as np
 
 from cmlm.common.counts import counted
+from cmlm.common.moments import Moments
 from cmlm.errors import UserError
 
 
@@ -36,72 +37,44 @@ class LanguageComponents:
     sentences: int
 
 
-class SecondMoment:
-    """The sum of x x^T over vectors x, from which components are fitted.
+def fit(moments: Moments, count: int) -> LanguageComponents:
+    """Finds the strongest directions of vectors.
 
-    The right singular vectors of X are the eigenvectors of X^T X. That matrix has the
-    shape [dim, dim], so memory does not grow with the number of vectors.
+    The right singular vectors of X are the eigenvectors of X^T X.
 
     Args:
-        dim: width of a vector.
+        moments: the moments of the vectors.
+        count: k, the number of directions.
+
+    Raises:
+        UserError: there is no vector other than zero, or `count` is below 1 or above
+            the number of directions in which the vectors have length.
     """
-
-    def __init__(self, dim: int):
-        self._sum = np.zeros([dim, dim])
-        self._count = 0
-
-    def add(self, vectors: np.ndarray) -> None:
-        """Adds vectors, float [n, dim].
-
-        Raises:
-            UserError: the vectors have another width, or an entry is not finite.
-        """
-        dim = len(self._sum)
-        if vectors.ndim != 2 or vectors.shape[1] != dim:
-            raise UserError(
-                f"vectors of shape {list(vectors.shape)}; allowed: [n, {dim}]"
-            )
-        if not np.isfinite(vectors).all():
-            raise UserError("a vector has an entry that is not a finite number")
-        vectors = vectors.astype(np.float64)
-        self._sum += vectors.T @ vectors
-        self._count += len(vectors)
-
-    def components(self, count: int) -> LanguageComponents:
-        """Returns the strongest directions of the added vectors.
-
-        Args:
-            count: k, the number of directions.
-
-        Raises:
-            UserError: there is no vector other than zero, or `count` is below 1 or
-                above the number of directions in which the vectors have length.
-        """
-        if not self._sum.any():
-            raise UserError(
-                "all vectors are zero; allowed: at least one that is not zero"
-                if self._count
-                else "no sentences; allowed: at least one"
-            )
-        # The eigenvalues ascend, and the eigenvectors have length 1.
-        values, directions = np.linalg.eigh(self._sum)
-        # Rounding gives eigenvalues other than 0 to directions without any length.
-        rounding = max(self._count, len(values)) * np.finfo(np.float64).eps
-        limit = int((values > values[-1] * rounding).sum())
-        if not 1 <= count <= limit:
-            raise UserError(
-                f"--components is {count}; allowed: 1 to {limit}, the rank of "
-                f"{counted(self._count, 'vector')} of width {len(self._sum)}"
-            )
-        found = directions.T[::-1][:count]
-        # The sign of an eigenvector is arbitrary. With a fixed sign, equal data give
-        # equal files.
-        largest = np.abs(found).argmax(axis=1)
-        found = found * np.sign(found[np.arange(count), largest])[:, np.newaxis]
-        shares = values[::-1][:count] / values.sum()
-        return LanguageComponents(
-            found.astype(np.float32), tuple(map(float, shares)), self._count
+    if not moments.products.any():
+        raise UserError(
+            "all vectors are zero; allowed: at least one that is not zero"
+            if moments.count
+            else "no sentences; allowed: at least one"
         )
+    # The eigenvalues ascend, and the eigenvectors have length 1.
+    values, directions = np.linalg.eigh(moments.products)
+    # Rounding gives eigenvalues other than 0 to directions without any length.
+    rounding = max(moments.count, len(values)) * np.finfo(np.float64).eps
+    limit = int((values > values[-1] * rounding).sum())
+    if not 1 <= count <= limit:
+        raise UserError(
+            f"--components is {count}; allowed: 1 to {limit}, the rank of "
+            f"{counted(moments.count, 'vector')} of width {len(values)}"
+        )
+    found = directions.T[::-1][:count]
+    # The sign of an eigenvector is arbitrary. With a fixed sign, equal data give equal
+    # files.
+    largest = np.abs(found).argmax(axis=1)
+    found = found * np.sign(found[np.arange(count), largest])[:, np.newaxis]
+    shares = values[::-1][:count] / values.sum()
+    return LanguageComponents(
+        found.astype(np.float32), tuple(map(float, shares)), moments.count
+    )
 
 
 def remove(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
@@ -134,6 +107,6 @@ def without_component(
     if not fitted.any():
         # Vectors of length 0 have no direction.
         return vectors
-    moment = SecondMoment(vectors.shape[1])
-    moment.add(fitted)
-    return remove(vectors, moment.components(1).components)
+    moments = Moments(vectors.shape[1])
+    moments.add(fitted)
+    return remove(vectors, fit(moments, 1).components)

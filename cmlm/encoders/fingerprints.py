@@ -30,8 +30,10 @@ def _without_prompt(opened: OpenedWeights) -> str:
     """The fingerprint that the encoder has without its default prompt."""
     # The hashes are sorted and have no names, because Keras chooses names and order. A
     # pooler that vectors do not depend on is not trainable, so it is left out.
-    weights = []
-    for variable in opened.encoder.trainable_variables:
+    weights, variables = [], opened.encoder.trainable_variables
+    if opened.encoder.whitening is not None:
+        variables = variables + opened.encoder.whitening.variables
+    for variable in variables:
         array = np.ascontiguousarray(shared_memory.as_array(variable), "<f4")
         content = hashlib.sha256(array).hexdigest()
         weights.append(f"{list(array.shape)} {content}")
@@ -74,9 +76,11 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
     """Describes an encoder in plain values, for reports and export.json.
 
     An encoder without a prompt has no `prompt`, one without named prompts has no
-    `prompts`, and one that keeps all components of a vector has no `dimensions`.
+    `prompts`, one that keeps all components of a vector has no `dimensions`, and one
+    without whitening has no `whitening`.
     """
     config = opened.config.model
+    whitening = opened.encoder.whitening
     prompt, named = opened.tokenizer.prompt, opened.prompts
     plain = _without_prompt(opened)
     return {
@@ -91,6 +95,7 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
         **({"dimensions": config.dimensions} if config.dimensions else {}),
+        **({"whitening": {"sentences": whitening.sentences}} if whitening else {}),
         **({"prompt": prompt, prompts.PLAIN: plain} if prompt else {}),
         **({"prompts": named} if named else {}),
     }

@@ -91,6 +91,7 @@ class EncoderNetwork(keras.Model):
     Attributes:
         positions: the rows of the position table.
         token_positions: the most tokens of a sentence; later rows belong to conditions.
+        whitening: the last layer of `default`; None by default. An export may add it.
 
     Args:
         config: the resolved configuration, with `vocab_size` set.
@@ -129,6 +130,7 @@ class EncoderNetwork(keras.Model):
             )
         self.positions = config.max_position_embeddings
         self.token_positions = config.token_positions
+        self.whitening: Optional[layers.Whitening] = None
         self.read_by(config.pooling, projection, config.dimensions)
         # This call creates the variables: heads tie to the embedding table, and
         # checkpoints are restored before the first batch.
@@ -212,6 +214,8 @@ class EncoderNetwork(keras.Model):
         outputs = self._token_outputs(inputs, training)
         vectors = self.vectors_of(outputs["sequence_output"], inputs["input_mask"])
         vectors = pooling.shorten(vectors, self.dimensions)
+        if self.whitening is not None:
+            vectors = self.whitening(vectors)
         return {
             "default": vectors,
             "pooled_output": vectors,

@@ -28,7 +28,7 @@ import tensorflow as tf
 from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.encoder_config import EncoderConfig
-from cmlm.modeling.layers import ViewProjection
+from cmlm.modeling.layers import ViewProjection, Whitening
 from cmlm.modeling.padding import RealTokens
 
 # Added to the score of a padded token: its softmax is 0, and bfloat16 can hold it.
@@ -49,6 +49,7 @@ class InferenceEncoder(tf.Module):
         config: the encoder's configuration.
         arrays: the encoder's weights by the names of `weights`.
         projection: P(v); needed only for `sentence_vector="projected"`.
+        whitening: the last layer, if the encoder has one.
         precision: the precision of the layers, one of `choices.PRECISIONS`.
             Embeddings, pooling and vectors are always float32: they cost little, and
             later layers cannot recover the digits they lose.
@@ -59,11 +60,13 @@ class InferenceEncoder(tf.Module):
         config: EncoderConfig,
         arrays: Mapping[str, np.ndarray],
         projection: Optional[ViewProjection] = None,
+        whitening: Optional[Whitening] = None,
         precision: str = "float32",
     ):
         super().__init__(name="inference")
         self._config = config
         self._projection = projection
+        self._whitening = whitening
         self._dtype = tf.as_dtype(precision)
         arrays = _merged(arrays, config.num_layers)
         # tf.Module would track a dict, and constants are not state.
@@ -116,7 +119,10 @@ class InferenceEncoder(tf.Module):
         vectors = tf.cast(self._pool(tokens, mask), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
-        return {"default": pooling.shorten(vectors, self._config.dimensions)}
+        vectors = pooling.shorten(vectors, self._config.dimensions)
+        if self._whitening is not None:
+            vectors = self._whitening(vectors)
+        return {"default": vectors}
 
     # ---------------------------------------------------------------- weights
 
@@ -240,7 +246,7 @@ def build(
 ) -> InferenceEncoder:
     """Builds the inference graph of an encoder, with a copy of its current weights.
 
-    P(v) is not copied: the graph shares the layer of `encoder`.
+    P(v) and whitening are not copied: the graph shares the layers of `encoder`.
 
     Args:
         encoder: built from `config`.
@@ -253,4 +259,6 @@ def build(
     arrays |= {
         name: variables[name].read_value() for name in _TABLES & variables.keys()
     }
-    return InferenceEncoder(config, arrays, encoder.projection, precision)
+    return InferenceEncoder(
+        config, arrays, encoder.projection, encoder.whitening, precision
+    )

@@ -1,4 +1,4 @@
-"""Keras layers around a BERT encoder: P(v), heads, DropHead, relative positions."""
+"""Keras layers around a BERT encoder: P(v), heads, DropHead, positions, whitening."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
+from cmlm.common import whitening
 from cmlm.common.keras import keras
 from cmlm.modeling import fused, step_mode
 
@@ -174,6 +175,27 @@ class ViewProjection(keras.layers.Layer):
                 view = fused.dense(layer, view)
             views.append(view)
         return tf.stack(views, axis=1)
+
+
+class Whitening(keras.layers.Layer):
+    """Whitens sentence vectors; no objective trains it.
+
+    Args:
+        fitted: the map, see `common/whitening.py`.
+
+    Attributes:
+        sentences: number of sentences that the map was fitted on.
+    """
+
+    def __init__(self, fitted: whitening.Whitening):
+        super().__init__(name="whitening", trainable=False, dtype="float32")
+        self.sentences = fitted.sentences
+        self._mean = tf.Variable(fitted.mean, trainable=False, name="mean")
+        self._kernel = tf.Variable(fitted.kernel, trainable=False, name="kernel")
+
+    def call(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Whitens vectors, float32 [batch, dim]."""
+        return tf.matmul(vectors - self._mean, self._kernel)
 
 
 class MaskedLM(nlp_layers.MaskedLM):

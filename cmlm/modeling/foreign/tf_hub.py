@@ -63,6 +63,10 @@ def read(folder: str) -> base.Source:
         default = _Default() if settings else _default(saved)
         model |= _beyond_weights(saved, settings, default, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
+        if _is_whitened(description):
+            warnings.append(
+                "its whitening is left out; export.tfhub --whitening fits a new one"
+            )
         if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
             warnings.append(
                 f"{export_layout.DESCRIPTION} of this export is missing beside the "
@@ -170,6 +174,13 @@ def _own_settings(path: str) -> dict[str, Any]:
             "projections; allowed: its model_dir"
         )
     return settings
+
+
+def _is_whitened(path: str) -> bool:
+    """Whether an export of this project whitens its vectors."""
+    return bool(
+        json_files.field(json_files.optional(path), "whitening", dict, path, {})
+    )
 
 
 def _rules(

@@ -1,14 +1,15 @@
-"""Fits the principal components of a language, in memory that does not grow."""
+"""Reads the moments of the vectors of text, in memory that does not grow."""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from cmlm.common import arrays, files, progress, utf8
-from cmlm.common.components import LanguageComponents, SecondMoment
+from cmlm.common.moments import Moments
 from cmlm.encoders import vector_files
 from cmlm.errors import UserError
 
@@ -23,7 +24,7 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
     Text takes long to encode, so the files of all languages are checked before it.
 
     Args:
-        encoder, kind, paths: as for `fit`.
+        encoder, kind, paths: as for `read`.
 
     Raises:
         UserError: a file is damaged, or has vectors of another width, model or
@@ -44,49 +45,70 @@ def check(encoder, kind: str, paths: Sequence[str]) -> None:
         _refuse_normalized(first, encoder, vector_files.is_normalized(path))
 
 
-def fit(
-    encoder, kind: str, paths: Sequence[str], components: int, most: int = 0
-) -> LanguageComponents:
-    """Fits components on the sentences of a language. Blank lines are not sentences.
+def read(encoder, kind: str, paths: Sequence[str], most: int = 0) -> Moments:
+    """Reads the moments of the vectors of sentences. Blank lines are not sentences.
 
     Args:
         encoder: the model.
         kind: `text`, one sentence a line; or `vectors`, .npy files of this model.
-        paths: the files of the language.
-        components: the number of components.
+        paths: the files, of one language.
         most: use the first sentences only; 0 uses all.
 
     Raises:
-        UserError: a file is damaged, or has too few sentences.
+        UserError: a file is damaged.
     """
     limit = most or sys.maxsize
     if kind == "text":
-        windows = _encoded(paths, encoder, limit)
+        windows = _encoded(encoder, _first(paths, limit))
     else:
         windows = _stored(paths, limit, encoder)
-    moment = SecondMoment(encoder.dim)
+    moments = Moments(encoder.dim)
     for vectors in windows:
-        moment.add(vectors)
-    return moment.components(components)
+        moments.add(vectors)
+    return moments
 
 
-def _encoded(paths: Sequence[str], encoder, limit: int) -> Iterator[np.ndarray]:
-    """Yields vectors of at most `limit` non-empty lines, a window at a time."""
+def sample(encoder, paths: Sequence[str], most: int) -> Moments:
+    """Reads the moments of about `most` sentences: the first ones of each file.
+
+    Args:
+        encoder: the model.
+        paths: files of text, one sentence a line.
+        most: the number of sentences; every file gives the same share of it.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    moments = Moments(encoder.dim)
+    windows = (_first([path], -(-most // len(paths))) for path in paths)
+    for vectors in _encoded(encoder, itertools.chain.from_iterable(windows)):
+        moments.add(vectors)
+    return moments
+
+
+def _encoded(encoder, windows: Iterable[list[str]]) -> Iterator[np.ndarray]:
+    """Yields the vectors of each window of lines."""
     with progress.bar(None) as bar:
-        for lines in files.windows(paths):
-            lines = [line for line in lines if line.strip(utf8.BLANK)][:limit]
-            limit -= len(lines)
+        for lines in windows:
             yield encoder.encode(lines, progress=False)
             bar.update(len(lines))
-            if not limit:
-                return
+
+
+def _first(paths: Sequence[str], limit: int) -> Iterator[list[str]]:
+    """Yields at most `limit` lines of files, a window at a time, without blank ones."""
+    for lines in files.windows(paths):
+        lines = [line for line in lines if line.strip(utf8.BLANK)][:limit]
+        limit -= len(lines)
+        yield lines
+        if not limit:
+            return
 
 
 def _stored(paths: Sequence[str], limit: int, encoder) -> Iterator[np.ndarray]:
     """Yields at most `limit` rows of .npy files, float32, a window at a time.
 
     `cmlm.encode` writes a vector for each line, and training text has a blank line
-    after each document. The vectors of blank lines are left out, as by `_encoded`.
+    after each document. The vectors of blank lines are left out, as by `_first`.
     """
     (blank,) = encoder.encode([""])
     near = _ROUNDING * np.linalg.norm(blank)

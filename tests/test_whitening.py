@@ -1,0 +1,176 @@
+"""Whitening: the map against scikit-learn and by hand, and in an export."""
+
+import json
+import os
+
+import commands
+import model_dirs
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import decomposition
+
+from cmlm.common import whitening
+from cmlm.common.moments import Moments
+from cmlm.encoders import opening, run_weights
+from cmlm.errors import UserError
+from cmlm.modeling import foreign
+from export import former_export
+
+
+def fit(vectors):
+    moments = Moments(vectors.shape[1])
+    for piece in np.array_split(vectors, 3):
+        moments.add(piece)
+    return whitening.fit(moments)
+
+
+@pytest.fixture
+def vectors():
+    random = np.random.default_rng(0)
+    # Not centred, and of many scales, as sentence vectors are.
+    mixing = random.normal(size=[8, 8]) * np.geomspace(3, 0.1, 8)
+    return (random.normal(size=[400, 8]) @ mixing + 2).astype(np.float32)
+
+
+def test_without_a_ridge_it_equals_scikit_learn(vectors, monkeypatch):
+    monkeypatch.setattr(whitening, "_RIDGE", 0)
+    found = fit(vectors)(vectors)
+    other = decomposition.PCA(whiten=True).fit_transform(vectors.astype(np.float64))
+    # It divides by n - 1; signs are arbitrary.
+    other *= np.sqrt(400 / 399) * np.sign((found * other).sum(axis=0))
+    np.testing.assert_allclose(found, other, atol=1e-4)
+
+
+def test_the_ridge_bounds_the_variances(vectors):
+    fitted = fit(vectors)
+    found = fitted(vectors.astype(np.float64))
+    np.testing.assert_allclose(found.mean(axis=0), 0, atol=1e-5)
+    variances = np.linalg.eigvalsh(np.cov(vectors.T, bias=True))[::-1]
+    expected = np.diag(variances / (variances + 0.01 * variances.mean()))
+    np.testing.assert_allclose(found.T @ found / 400, expected, atol=1e-5)
+    assert fitted.sentences == 400
+
+
+def test_a_direction_without_variance_stays_finite(vectors):
+    vectors[:, 3] = 5
+    found = fit(vectors)(vectors)
+    assert np.isfinite(found).all() and np.abs(found[:, -1]).max() < 1e-3
+
+
+def test_too_little_text_is_refused(vectors):
+    with pytest.raises(
+        UserError, match="it has 7 sentences; allowed: at least 8, the w"
+    ):
+        fit(vectors[:7])
+    with pytest.raises(UserError, match="equal vectors; allowed: different sentences"):
+        fit(np.repeat(vectors[:1], 20, axis=0))
+    with pytest.raises(UserError, match="equal vectors"):
+        fit(np.zeros([20, 8]))
+
+
+# -------------------------------------------------------------------- exports
+
+
+@pytest.fixture(scope="module")
+def texts():
+    random = np.random.default_rng(4)
+    words = [word for word in model_dirs.VOCAB[5:16] if not word.startswith("##")]
+    return [" ".join(random.choice(words, random.integers(1, 9))) for _ in range(60)]
+
+
+@pytest.fixture(scope="module")
+def whitened(toy_export, texts, tmp_path_factory):
+    """The export of a run that is whitened by two files, and the command."""
+    folder = tmp_path_factory.mktemp("whitened")
+    (folder / "first.txt").write_text("\n\n".join(texts[:20]) + "\n")
+    (folder / "second.txt").write_text("\n".join(texts[20:]) + "\n")
+    flags = f"--model_dir={toy_export.source}", f"--whitening={folder}/*.txt"
+    done = commands.run("export.tfhub", *flags, f"--export_dir={folder}/out")
+    assert done.returncode == 0, done.stderr
+    assert "whitening: 60 sentences of 2 files" in done.stderr
+    return folder / "out", flags
+
+
+@pytest.fixture(scope="module")
+def expected(toy_export, texts):
+    plain = opening.open_encoder(toy_export.source).encode(texts).astype(np.float64)
+    centred = plain - plain.mean(axis=0)
+    _, lengths, directions = np.linalg.svd(centred, full_matrices=False)
+    variances = lengths**2 / len(texts)
+    return centred @ directions.T / np.sqrt(variances + 0.01 * variances.mean())
+
+
+def cosines(vectors):
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return units @ units.T
+
+
+@pytest.mark.large
+def test_every_saved_model_gives_whitened_vectors(whitened, expected, texts):
+    path, _ = whitened
+    encoder = opening.open_encoder(str(path))
+    found = encoder.encode(texts)
+    # The signs of directions are arbitrary; cosines do not depend on them.
+    np.testing.assert_allclose(cosines(found), cosines(expected), atol=2e-4)
+    np.testing.assert_allclose(found.mean(axis=0), 0, atol=1e-4)
+    preprocessor = tf.saved_model.load(str(path / "preprocessor"))
+    saved = tf.saved_model.load(str(path / "encoder"))
+    np.testing.assert_allclose(
+        saved(preprocessor(tf.constant(texts)))["default"], found, atol=1e-4
+    )
+    # Training a loaded encoder leaves the map alone.
+    trained = {variable.name for variable in saved.trainable_variables}
+    assert trained and not any("whitening" in name for name in trained)
+
+
+@pytest.mark.large
+def test_an_export_describes_its_whitening(whitened, toy_export):
+    path, _ = whitened
+    described = json.loads((path / "export.json").read_text())
+    assert described["whitening"] == {"sentences": 60}
+    plain = opening.open_encoder(toy_export.source).info
+    assert "whitening" not in plain
+    assert described["fingerprint"] != plain["fingerprint"]
+    assert "whitened by 60 sentences" in (path / "README.md").read_text()
+    former = os.path.join(path, "serving")
+    assert former_export.changes(former, {"whitening": None}, None) == [
+        "whitening by 60 sentences, now none (--whitening)"
+    ]
+    assert not former_export.changes(former, {"whitening": {"sentences": 60}}, None)
+
+
+@pytest.mark.large
+def test_its_weights_come_without_whitening(whitened, toy_export):
+    path, _ = whitened
+    source = foreign.find(str(path / "encoder"))
+    assert any("its whitening is left out" in each for each in source.warnings)
+    opened = opening.open_weights(str(path / "encoder"))
+    assert opened.encoder.whitening is None
+    expected = run_weights.load(toy_export.source).encoder
+    ids = {"input_word_ids": [[2, 7, 3]], "input_mask": [[1, 1, 1]]}
+    ids = {name: tf.constant(rows) for name, rows in ids.items()}
+    np.testing.assert_allclose(
+        opened.encoder(ids)["default"], expected(ids)["default"], atol=1e-6
+    )
+
+
+@pytest.mark.large
+def test_wrong_flags_are_one_line(whitened, tmp_path):
+    path, (model, text) = whitened
+    out = f"--export_dir={tmp_path}/new"
+    (tmp_path / "few.txt").write_text("one\ntwo\n")
+    for flags, said in (
+        ([text, "--pcr=pcr.npz"], "--whitening and --pcr are both given; allowed: one"),
+        ([f"--whitening={tmp_path}/none*"], "--whitening: no file matches"),
+        (
+            [f"--whitening={tmp_path}/few.txt"],
+            "--whitening: it has 2 sentences; allowed: at least 16",
+        ),
+        ([f"--whitening={path}/export.json", f"--export_dir={path}"], "--export_dir"),
+    ):
+        done = commands.run("export.tfhub", model, out, *flags)
+        assert done.returncode == 1
+        *_, last = done.stderr.strip().splitlines()
+        assert said in last, done.stderr
+        assert not (tmp_path / "new").exists()
