@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.metrics.pairwise import paired_cosine_distances
 
 from cmlm.errors import UserError
 from cmlm.evaluation import catalogue, classifier, metrics
@@ -16,6 +17,22 @@ def test_cosine_by_hand():
     found = metrics.cosine(a, b)
     np.testing.assert_allclose(found, [24 / 25, 0, 0, -1, 0], atol=1e-12)
     assert found.dtype == np.float64
+
+
+def test_equal_rows_have_the_cosine_1_and_tie_in_ranks():
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(2, 500, 384)).astype(np.float32)
+    gold = random.normal(size=500)
+    b[::3] = a[::3]
+    a[0] = b[0] = 0
+    want = paired_cosine_distances(a[1:].astype(np.float64), b[1:].astype(np.float64))
+    want = np.concatenate([[0], 1 - want])
+    want[3::3] = 1
+    found = metrics.cosine(a, b)
+    np.testing.assert_allclose(found, want, atol=1e-12)
+    assert set(found[::3]) == {0, 1}
+    spearman = 100 * stats.spearmanr(want, gold).statistic
+    assert metrics.correlations(found, gold)["spearman"] == pytest.approx(spearman)
 
 
 def test_angular_similarity_by_hand():

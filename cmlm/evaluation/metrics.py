@@ -32,6 +32,8 @@ _ROWS_AT_ONCE = 1 << 14
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The cosine of corresponding rows; 0 where a row is all zeros.
 
+    Equal rows have exactly 1, so that rank correlations see their pairs as ties.
+
     Args:
         a, b: float [n, dim].
 
@@ -45,6 +47,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
         products = np.einsum("nd,nd->n", x, y)
         np.divide(products, lengths, out=found[part], where=lengths > 0)
+        found[part][(lengths > 0) & (x == y).all(axis=1)] = 1
     return found
 
 
