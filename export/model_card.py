@@ -1,13 +1,14 @@
 """README.md of an export: describes the model from the files of its run.
 
-Data, steps, objectives and seeds come from params.yaml. Changes of text and batches,
-and the packages of the training, come from starts.jsonl. Metrics come from the last
-validation in metrics.jsonl at or before the exported step. The card says "not stated"
-for every fact that the files do not contain.
+Data, steps, objectives and seeds come from params.yaml. Changes of settings, text and
+batches, and the packages of the training, come from starts.jsonl. Metrics come from the
+last validation in metrics.jsonl at or before the exported step. The card says "not
+stated" for every fact that the files do not contain.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 
@@ -81,6 +82,9 @@ def render(
     normalized: bool,
 ) -> str:
     """Returns the text of the card; arguments as in `write`."""
+    starts = run_records.read_starts(opened.run) if opened.run else []
+    config = run_records.settings_at(opened.config, starts, opened.step)
+    opened = dataclasses.replace(opened, config=config)
     model = opened.config.model
     tongues = _languages(opened)
     lines = _header(tongues) if for_hugging_face else []
@@ -118,7 +122,6 @@ def render(
         ("weights", _origin(opened)),
     ):
         lines.append(f"| {name} | {value} |")
-    starts = run_records.read_starts(opened.run) if opened.run else []
     lines += ["", "## Training", "", *_training(opened, starts), ""]
     lines += _versions(opened.step, starts)
     return "\n".join(lines) + "\n"
@@ -190,7 +193,7 @@ def _prompts(opened: OpenedWeights) -> list[tuple[str, str]]:
 
 
 def _training(opened: OpenedWeights, starts: list[dict]) -> list[str]:
-    """Objectives, data, the starts if they differ, and the last validation."""
+    """Objectives, data, changes between the starts, and the last validation."""
     if not opened.run:
         return ["Not trained with cmlm; see the origin of the weights above."]
     config, step = opened.config, opened.step
@@ -215,7 +218,8 @@ def _training(opened: OpenedWeights, starts: list[dict]) -> list[str]:
     for name, objective in config.task.enabled().items():
         if isinstance(objective, DistillConfig):
             lines += [f"The teacher of {name} is `{objective.teacher}`.", ""]
-    lines += _starts(starts, step)
+    earlier = [row for row in starts if row["step"] < step]
+    lines += [*_changed(earlier), *_starts(earlier)]
     metrics = last_validation(opened.run, step)
     if not metrics:
         return [*lines, "The run recorded no validation up to this step."]
@@ -229,19 +233,38 @@ def _training(opened: OpenedWeights, starts: list[dict]) -> list[str]:
     return lines
 
 
-def _starts(rows: list[dict], step: int) -> list[str]:
-    """The starts up to a step, if text or batches of the run changed between starts."""
+def _changed(rows: list[dict]) -> list[str]:
+    """The settings that changed between the starts."""
+    lines = []
+    for row in (row for row in rows if row["step"]):
+        for name, values in row["changed"].items():
+            before, now = (f"{value}".replace("|", "\\|") for value in values)
+            lines.append(f"| {row['step']:,} | `{name}` | {before} | {now} |")
+    if not lines:
+        return []
+    return [
+        "Settings changed when the run resumed. The lines above state the last values:",
+        "",
+        "| from step | setting | before | after |",
+        "|---|---|---|---|",
+        *lines,
+        "",
+    ]
+
+
+def _starts(rows: list[dict]) -> list[str]:
+    """The starts, if text or batches of the run changed between them."""
     parts = ("global_batch_size", "text")
     if all(row[part] == rows[0][part] for row in rows for part in parts):
         return []
     lines = [
-        "Text or batches changed when the run resumed. The table above shows the last "
-        "start; this one shows all starts up to this step:",
+        "Text or batches changed when the run resumed. This table shows all starts up "
+        "to this step:",
         "",
         "| from step | objective | examples a step | files | bytes |",
         "|---|---|---|---|---|",
     ]
-    for row in (row for row in rows if row["step"] < step):
+    for row in rows:
         for name, text in row["text"].items():
             sizes = [size for files in text.values() for _, size in files]
             lines.append(

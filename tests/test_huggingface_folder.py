@@ -192,8 +192,15 @@ def test_card_says_what_the_run_says(tmp_path, caplog):
     (row,) = re.findall(r"\| languages \| (.*) \|", card)
     assert set(row.split(", ")) == {*("no", "pt-br", "zh-Hant"), *("en", "de", "fr")}
     # A start that counts no more, and one behind this step.
-    for step, batch, size in ((0, 4, 7), (1, 8, 9), (1, 16, 1000), (3, 32, 1000)):
-        row = {"step": step, "global_batch_size": {"cmlm": batch}}
+    rate, goal = "trainer.optimizer.learning_rate", "trainer.train_steps"
+    input_path = "task.cmlm.train_data.input_path"
+    for step, batch, size, changed in (
+        (0, 4, 7, {}),
+        (1, 8, 9, {rate: [0.004, 0.003], goal: [20, 30]}),
+        (1, 16, 1000, {goal: [30, 20], input_path: ["a|b", "c"]}),
+        (3, 32, 1000, {rate: [0.003, 0.0005], goal: [20, 40], input_path: ["d", "e"]}),
+    ):
+        row = {"step": step, "global_batch_size": {"cmlm": batch}, "changed": changed}
         row["text"] = {"cmlm": {"": [["a", size]]}}
         row["versions"] = {"tensorflow": f"2.{batch}"}
         run_records.add_start(trained.run, row)
@@ -203,6 +210,11 @@ def test_card_says_what_the_run_says(tmp_path, caplog):
     card = model_card.render(trained, 37, True, False)
     assert caplog.text.count("lines are not rows of starts") == 1
     assert "| 0 | cmlm | 4 | 1 | 7 |\n| 1 | cmlm | 16 | 1 | 1,000 |\n\n" in card
+    # The settings of this step, not those of the last start.
+    assert "\n3 of 20 steps, lamb 0.003, seed " in card and "| `d` |" in card
+    rows = f"| 1 | `{rate}` | 0.004 | 0.003 |\n| 1 | `{input_path}` | a\\|b | c |\n\n"
+    assert rows in card and goal not in card
+    assert task.cmlm.train_data.input_path != "d"
     assert f"| tensorflow | 2.4, 2.16 | {tf.__version__} |\n" in card
     # For TF Hub: another usage, no header of the other hub.
     plain = model_card.render(trained, 37, False, False)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from cmlm.common import atomic
+from cmlm.config.experiment import ExperimentConfig
 from cmlm.config.model_dir import STARTS
 
 logger = logging.getLogger(__name__)
@@ -26,12 +28,42 @@ def add_start(model_dir: str, row: Mapping[str, Any]) -> None:
 def read_starts(model_dir: str) -> list[dict]:
     """Reads the rows of `starts.jsonl` whose steps count.
 
-    A start from an earlier checkpoint repeats the steps of the starts behind it.
+    A start from an earlier checkpoint repeats the steps of the starts behind it. The
+    `changed` of its row holds their changes, too.
     """
     kept: list[dict] = []
     for row in _starts(os.path.join(model_dir, STARTS)):
-        kept = [each for each in kept if each["step"] < row["step"]] + [row]
+        repeated = [each for each in kept if each["step"] >= row["step"]]
+        changed = _joined_changes([*repeated, row])
+        kept = kept[: len(kept) - len(repeated)] + [{**row, "changed": changed}]
     return kept
+
+
+def _joined_changes(rows: Sequence[Mapping]) -> dict[str, list]:
+    found: dict[str, list] = {}
+    for row in rows:
+        for name, (before, now) in row.get("changed", {}).items():
+            found[name] = [found.get(name, [before])[0], now]
+    return {name: pair for name, pair in found.items() if pair[0] != pair[1]}
+
+
+def settings_at(
+    config: ExperimentConfig, starts: Sequence[Mapping], step: int
+) -> ExperimentConfig:
+    """Returns the settings with which a run trained a step.
+
+    Args:
+        config: the settings of the last start.
+        starts: the result of `read_starts`.
+        step: the step of a checkpoint.
+    """
+    config = config.replace()
+    for row in reversed([row for row in starts if row["step"] >= step]):
+        for name, (before, _) in row["changed"].items():
+            *sections, field = name.split(".")
+            section = functools.reduce(getattr, sections, config)
+            setattr(section, field, before)
+    return config
 
 
 def _starts(path: str) -> list[dict]:
