@@ -18,7 +18,9 @@ from cmlm.common import language_names, versions
 from cmlm.common.counts import counted
 from cmlm.config import model_dir, run_records
 from cmlm.data import bitext, builtin, languages
+from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.signatures import SIGNATURES
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, pooling
 from cmlm.modeling.encoder_config import EncoderConfig
@@ -59,6 +61,7 @@ def write(
     seq_length: int,
     for_hugging_face: bool = False,
     normalized: bool = False,
+    components: PrincipalComponents | None = None,
 ) -> None:
     """Writes README.md.
 
@@ -69,8 +72,9 @@ def write(
         for_hugging_face: whether to add the header and the example for Hugging Face's
             hub.
         normalized: whether the exported vectors have length 1.
+        components: those of the signatures for PCR, if the export has them.
     """
-    text = render(opened, seq_length, for_hugging_face, normalized)
+    text = render(opened, seq_length, for_hugging_face, normalized, components)
     with tf.io.gfile.GFile(os.path.join(directory, FILE_NAME), "w") as file:
         file.write(text)
 
@@ -80,6 +84,7 @@ def render(
     seq_length: int,
     for_hugging_face: bool,
     normalized: bool,
+    components: PrincipalComponents | None = None,
 ) -> str:
     """Returns the text of the card; arguments as in `write`."""
     starts = run_records.read_starts(opened.run) if opened.run else []
@@ -112,6 +117,7 @@ def render(
         ("pooling", described),
         ("longest sentence", f"{seq_length} tokens; longer ones are cut"),
         *_prompts(opened),
+        *_pcr(components),
         ("layers", f"{model.num_layers}, {model.num_attention_heads} heads"),
         (
             "vocabulary",
@@ -190,6 +196,16 @@ def _prompts(opened: OpenedWeights) -> list[tuple[str, str]]:
         # A line break would end the row.
         found.append((f"prompt `{' '.join(name.split())}`", repr(text)))
     return [tuple(cell.replace("|", "\\|") for cell in row) for row in found]
+
+
+def _pcr(components: PrincipalComponents | None) -> list[tuple[str, str]]:
+    """The row of the signatures for PCR."""
+    if components is None:
+        return []
+    names = [f"`{name}`" for name, row in SIGNATURES.items() if row.with_components]
+    count = counted(components.table.shape[1], "component")
+    fitted = f"{count} per language: {', '.join(components.languages)}"
+    return [("PCR", f"signatures {' and '.join(names)}; {fitted}")]
 
 
 def _training(opened: OpenedWeights, starts: list[dict]) -> list[str]:

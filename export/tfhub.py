@@ -56,6 +56,7 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import atomic, files, outputs, prompts
+        from cmlm.data import other_formats
         from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
@@ -81,6 +82,7 @@ def main(_) -> None:
     former_export.refuse_other_versions(former, FLAGS.version)
     with naming("--whitening"):
         text = files.expand(FLAGS.whitening) if FLAGS.whitening else []
+        other_formats.warn(text, effect="each line counts as one sentence")
     # This comes first, so that a wrong --export_dir is refused at once.
     with atomic.directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
@@ -143,7 +145,7 @@ def main(_) -> None:
 
         # ------------------------------------------------ writing, comparing
         # The card comes first: the run may lose its files while the graphs are traced.
-        model_card.write(model, directory, seq_length)
+        model_card.write(model, directory, seq_length, components=components)
         export = saved_models.Export(
             model, directory, seq_length, components, FLAGS.precision, FLAGS.version
         )

@@ -68,6 +68,10 @@ def test_an_export_describes_its_dimensions(exported):
     card = model_card.render(exported.trained, 37, False, True)
     assert "# A sentence encoder of 2 layers and 5 dimensions" in card
     assert "| vector | float32 [5], scaled to length 1, then cut from 16 dim" in card
+    assert "PCR" not in card
+    card = model_card.render(exported.trained, 37, False, True, exported.components)
+    fitted = "2 components per language: de, zh-hant"
+    assert f"| PCR | signatures `pcr` and `pcr_tensors`; {fitted} |\n" in card
     former = f"{exported.path}/serving"
     assert former_export.changes(former, {"dimensions": 0}, exported.components) == [
         "dimensions 5, now 0 (--dimensions)"
