@@ -75,6 +75,8 @@ beam_flags.define_for_tasks()
 FLAGS = flags.FLAGS
 # Of the search for equal lines.
 _MEMORY = 2 << 30
+# Of a file that is not plain text.
+_EFFECT = "each line gets one vector"
 # Names of files, which --output would make folders.
 _OTHER_FILES = (".txt", ".tsv", ".csv", ".json", ".jsonl", ".npz", ".gz", ".bin")
 _OTHER_FILES += (".pt", ".h5", ".pkl", ".parquet", ".safetensors")
@@ -127,6 +129,7 @@ def _encode_lines() -> None:
             progress,
             prompts,
         )
+        from cmlm.data import other_formats
         from cmlm.encoders import nearest_lines, vector_files
 
     about = vector_files.path_of(FLAGS.output) if FLAGS.output else None
@@ -139,6 +142,7 @@ def _encode_lines() -> None:
     # --------------------------------------------------- sentences and model
     with naming("--input"):
         paths = files.expand(FLAGS.input)
+    other_formats.warn(paths, effect=_EFFECT)
     total = files.count_lines(paths)
     if not total:
         raise UserError(f"--input={FLAGS.input} is empty; allowed: at least one line")
@@ -201,6 +205,7 @@ def _fill_folder() -> None:
     """Writes distinct lines and their vectors; those of a former run stay."""
     with cli.quiet_imports():
         from cmlm.common import files, leftovers, locks, outputs, path_names
+        from cmlm.data import other_formats
         from cmlm.encoders import opening
         from cmlm.mining import encoded, vectors
 
@@ -215,6 +220,7 @@ def _fill_folder() -> None:
         )
     with naming("--input"):
         paths = files.expand(FLAGS.input)
+    other_formats.warn(paths, tables=False, effect=_EFFECT)
     reading = reading_flags.reading()
     with locks.held(FLAGS.output):
         encoded.refuse_others(FLAGS.output)

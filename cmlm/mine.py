@@ -168,6 +168,8 @@ beam_flags.define_for_tasks()
 
 FLAGS = flags.FLAGS
 _PROGRAM_GB = 1
+# Of a file that is not plain text.
+_EFFECT = "each line counts as one sentence"
 # The entries of the work directory, as patterns.
 _COMPUTED = ("*-vectors", "*-neighbours", "cosines")
 _ENTRIES = ("source", "target", "pool", "bitext-*", "negatives.npy*", *_COMPUTED)
@@ -290,6 +292,7 @@ def _inputs(work_dir: str) -> dict:
     """
     with cli.quiet_imports("mine"):
         from cmlm.common import files, outputs, path_names
+        from cmlm.data import other_formats
         from cmlm.mining import encoded, jobs
 
     if not path_names.is_local(work_dir):
@@ -316,6 +319,8 @@ def _inputs(work_dir: str) -> dict:
             is_folder = name in ("source", "target") and encoded.is_folder(value)
             with naming(f"--{name}"):
                 found[name] = value if is_folder else files.expand(value)
+            if name != "bitext" and not is_folder:
+                other_formats.warn(found[name], tables=False, effect=_EFFECT)
     # Texts of folders are encoded already.
     if not all(isinstance(value, str) for value in found.values()):
         cli.require(model="a model that cmlm.encode accepts")

@@ -63,6 +63,7 @@ def main(_) -> None:
         )
     with cli.quiet_imports():
         from cmlm.common import outputs
+        from cmlm.data import other_formats
         from cmlm.encoders import components_file, locating, vector_moments
 
     place = locating.locate(FLAGS.model)
@@ -78,6 +79,10 @@ def main(_) -> None:
     )
 
     sources = _sources()
+    for language, (flag, paths) in sources.items():
+        if flag == "text":
+            with _naming(language, paths):
+                other_formats.warn(paths, effect="each line counts as one sentence")
     encoder = cli.open_encoder(FLAGS.model, reading_flags.reading())
     if FLAGS.components > encoder.dim:
         raise UserError(

@@ -106,7 +106,7 @@ def main(_) -> None:
     )
     with cli.quiet_imports():
         from cmlm.common import files, outputs
-        from cmlm.data import languages
+        from cmlm.data import languages, other_formats
         from cmlm.tokenization import rules, vocabulary_file
 
     if FLAGS.dotless_i and not FLAGS.lower_case:
@@ -142,6 +142,11 @@ def main(_) -> None:
             for language, pattern in patterns.items()
             if not FLAGS.keep_languages or language in FLAGS.keep_languages
         }
+    for of in paths.values():
+        # Tabs and ends of lines separate words, as in plain text.
+        other_formats.warn(
+            of, layout="wrapped", tables=False, effect="its markup counts as words"
+        )
     if FLAGS.prune_model:
         _prune(paths)
     else:

@@ -4,6 +4,7 @@ import bz2
 import re
 import textwrap
 
+import commands
 import pytest
 from texts import write
 
@@ -106,3 +107,42 @@ def test_training_and_preparation_warn(tmp_path, caplog):
     path = write(tmp_path / "a.txt.bz2", bz2.compress(table.encode()))
     plain.split([path], str(tmp_path / "out"), "lines", "en", overwrite=False)
     assert f"{path} looks like a table" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "command, effect",
+    [
+        ("cmlm.encode --input=a.txt --output=o.npy", "each line gets one vector"),
+        ("cmlm.encode --input=a.txt --output=o", "each line gets one vector"),
+        ("cmlm.mine --source=a.txt --target=b.txt --output=o.tsv", "one sentence"),
+        ("cmlm.mine --source=b.txt --target=a.txt --output=o.tsv", "one sentence"),
+        ("cmlm.mine --bitext=c.tsv --pool=a.txt --output=o.tsv", "one sentence"),
+        ("cmlm.pcr --text=en=a.txt --output=o.npz", "one sentence"),
+        ("cmlm.vocab --input=de=b.txt,en=a.txt --output=v.txt", "counts as words"),
+        ("export.tfhub --whitening=a.txt --export_dir=o", "one sentence"),
+    ],
+)
+def test_other_commands_warn_before_they_open_a_model(tmp_path, command, effect):
+    write(tmp_path / "a.txt", '{"text": "Gr\\u00fcn."}\n' * 20)
+    write(tmp_path / "b.txt", "\n".join(SENTENCES))
+    # Tabs are not told here: the commands refuse or read such text.
+    write(tmp_path / "c.tsv", "\n".join(TABLE))
+    module, *arguments = command.split()
+    if module != "cmlm.vocab":
+        flag = "--from" if module == "export.tfhub" else "--model"
+        arguments.append(f"{flag}=./none")
+    done = commands.run(module, *arguments, cwd=tmp_path)
+    told = [line for line in done.stderr.splitlines() if "looks like" in line]
+    assert len(told) == 1, done.stderr
+    assert "a.txt looks like JSON lines; " in told[0] and effect in told[0]
+    assert told[0].endswith("; python -m cmlm.prepare --layout=json reads it")
+    is_vocabulary = module == "cmlm.vocab"
+    assert (done.returncode == 0) == is_vocabulary
+
+
+def test_tables_and_wrapped_text_are_a_vocabularys_text(tmp_path):
+    for name, lines in (("table.txt", TABLE), ("wrapped.txt", PROSE)):
+        write(tmp_path / name, "\n".join(lines))
+    arguments = "--input=de=table.txt,en=wrapped.txt", "--output=v.txt"
+    done = commands.run("cmlm.vocab", *arguments, cwd=tmp_path)
+    assert not done.returncode and "looks" not in done.stderr

@@ -30,7 +30,13 @@ _STOPS = "。！？।॥؟۔።։។៕།༎"
 _MARKS = ".!?:;\"'”’»)]"
 
 
-def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -> None:
+def warn(
+    paths: Sequence[str],
+    layout: str = "",
+    for_tensorflow: bool = False,
+    tables: bool = True,
+    effect: str = "",
+) -> None:
     """Logs a warning if the beginning of a file looks like another format.
 
     Only the first files are read, and the warning names the first such file.
@@ -39,17 +45,19 @@ def warn(paths: Sequence[str], layout: str = "", for_tensorflow: bool = False) -
         paths: files that the user gives as plain text.
         layout: the layout of raw text; empty for one sentence a line.
         for_tensorflow: see `files.open_bytes`.
+        tables: whether to warn of tables; False if the command reads or refuses them.
+        effect: what the command makes of such a file, for the message.
 
     Raises:
         UserError: a file cannot be read.
     """
     for path in paths[:_FILES]:
         if path_names.unpacked(path.lower()).endswith(".csv"):
-            logger.warning("%s looks like a CSV; %s", path, _prepare("csv"))
+            logger.warning("%s looks like a CSV; %s", path, _prepare("csv", effect))
             return
         with files_lib.open_bytes(path, for_tensorflow) as stream:
             lines = [*_read(stream)]
-        if sign := _sign(lines, layout):
+        if sign := _sign(lines, layout, tables, effect):
             logger.warning("%s %s", path, sign)
             return
 
@@ -66,37 +74,39 @@ def _read(stream: IO[bytes]) -> Iterator[str]:
         is_begin = is_end
 
 
-def _sign(lines: Sequence[str], layout: str) -> str:
+def _sign(lines: Sequence[str], layout: str, tables: bool, effect: str) -> str:
     """What the lines look like and the way to read them; "" for plain text."""
     texts = [line for line in lines if line]
     if not texts:
         return ""
     if texts[0].startswith("WARC/"):
-        return f"looks like a web archive; {_prepare('wet')}"
+        return f"looks like a web archive; {_prepare('wet', effect)}"
     if texts[0].startswith("<mediawiki"):
-        return f"looks like a dump of MediaWiki; {_prepare('wikipedia')}"
+        return f"looks like a dump of MediaWiki; {_prepare('wikipedia', effect)}"
     if any(text.startswith('msgid "') for text in texts):
-        return f"looks like a catalogue of gettext; {_prepare('gettext')}"
+        return f"looks like a catalogue of gettext; {_prepare('gettext', effect)}"
     if all(text.startswith("{") and text.endswith("}") for text in texts):
-        return f"looks like JSON lines; {_prepare('json')}"
+        return f"looks like JSON lines; {_prepare('json', effect)}"
     if len(texts) < _FEW:
         return ""
     by_tabs = collections.Counter(text.count("\t") for text in texts)
     tabs, number = by_tabs.most_common(1)[0]
-    if tabs and number >= _NEARLY_ALL * len(texts):
+    if tables and tabs and number >= _NEARLY_ALL * len(texts):
         return (
-            f"looks like a table: lines have {counted(tabs, 'tab')}, and a whole line"
-            " counts as one text; python -m cmlm.train reads pairs with"
-            " --bitext_data, --pair_data, --scored_data or --nli_data, and `cut -f1 OLD"
-            " > NEW` takes the texts of a column"
+            f"looks like a table: lines have {counted(tabs, 'tab')}, and "
+            f"{effect or 'a whole line counts as one text'}; python -m cmlm.train reads"
+            " pairs with --bitext_data, --pair_data, --scored_data or --nli_data, and"
+            " `cut -f1 OLD > NEW` takes the texts of a column"
         )
     if layout != "wrapped" and (_is_wrapped(lines) or _has_one_width(lines)):
-        return f"looks hard-wrapped: lines end inside sentences; {_prepare('wrapped')}"
+        remedy = _prepare("wrapped", effect)
+        return f"looks hard-wrapped: lines end inside sentences; {remedy}"
     return ""
 
 
-def _prepare(layout: str) -> str:
-    return f"python -m cmlm.prepare --layout={layout} reads it"
+def _prepare(layout: str, effect: str) -> str:
+    remedy = f"python -m cmlm.prepare --layout={layout} reads it"
+    return f"{effect}; {remedy}" if effect else remedy
 
 
 def _is_wrapped(lines: Sequence[str]) -> bool:
