@@ -554,7 +554,8 @@ def test_the_warning_lists_the_prompts_that_count(tmp_path, caplog):
     write_prompts(folder, None)
     opening.open_encoder(str(folder), Reading(prompts={"query": "Q: "}))
     (warning,) = warnings_of(caplog)
-    assert "has named prompts but no default prompt: 'Q: ' (query); name one" in warning
+    said = "e5 with --prompts has named prompts but no default prompt: 'Q: ' (query); n"
+    assert said in warning
     caplog.clear()
     opening.open_encoder(str(folder), Reading(prompts={}))
     assert warnings_of(caplog) == []

@@ -123,11 +123,12 @@ def warn_without_default(
         reading: the reading of vectors; one that sets the prompt needs no warning.
     """
     if any(stated.values()) and not (default or reading.sets_prompt):
+        given = " with --prompts" if reading.prompts is not None else ""
         logger.warning(
-            "%s has named prompts but no default prompt: %s; name one with "
+            "%s%s has named prompts but no default prompt: %s; name one with "
             "encode(prompt_name=...), --prompt_name or a signature of an export. "
             "Search and retrieval add theirs",
-            *(path, _listed(stated)),
+            *(path, given, _listed(stated)),
         )
 
 
