@@ -111,11 +111,14 @@ def test_the_log_tells_real_sizes_and_smoothed_shares(tmp_path, caplog):
     with caplog.at_level("INFO"):
         learning.learn(files, config, str(tmp_path / "v.txt"))
         learning.learn({"": files["de"]}, config, str(tmp_path / "v.txt"))
+        both = {"": files["en"], "de": files["de"]}
+        learning.learn(both, config, str(tmp_path / "v.txt"))
     assert (
         "a vocabulary of 200 tokens from 1,010 words: en 1,000 (79.9%), de 10 (20.1%); "
         "shares by number^0.3" in caplog.text
     )
     assert "a vocabulary of 200 tokens from 10 words\n" in caplog.text
+    assert "1,010 words: unnamed 1,000 (79.9%), de 10 (20.1%)" in caplog.text
 
 
 def test_the_size_is_kept_exactly_where_the_text_has_enough_pieces():
@@ -208,7 +211,7 @@ def test_long_words_teach_their_parts():
     assert {"klm", "##xyz"} <= set(tokens) and "xyz" not in tokens
 
 
-def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
+def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path, caplog):
     tokenizer = WordPiece(write(tmp_path / "v.txt", [*SPECIAL, "the", "cat"]))
     texts = {
         "a.txt": "the cat\ndog\nthe\tcat the\n",
@@ -227,6 +230,15 @@ def test_shares_of_files_without_lines_and_without_a_second_column(tmp_path):
     }
     limits = dict.fromkeys(paths.values(), 3)
     assert coverage.shares(tokenizer, files, limits)["en"].cut == 3 / 4
+    # Text without a language has a name beside other text only.
+    with caplog.at_level("INFO"):
+        one, two = {"": files["en"]}, {"": files["en"], "en": files["en"]}
+        for given in (one, two):
+            config = VocabularyConfig(max_unknown_share=1)
+            of_run.check_coverage(config, tokenizer, given, "", {})
+    told = [message for message in caplog.messages if message.startswith("[UNK]: ")]
+    assert told[0].startswith("[UNK]: 16.67% of the tokens")
+    assert told[1].startswith("[UNK]: unnamed 16.67%, en 16.67% of the tokens")
     # A file of passages is not cut.
     del limits[paths["a.txt"]]
     assert coverage.shares(tokenizer, files, limits)["en"].cut == 1

@@ -153,8 +153,9 @@ def learn_and_write(
 
 def _log_estimates(read: Mapping[str, float]) -> None:
     """Tells which part of the text of each language was read, if it is not all."""
+    alone = "it" if len(read) == 1 else "unnamed text"
     told = [
-        f"{share:.2%} of {name or 'it'}" for name, share in read.items() if share < 1
+        f"{share:.2%} of {name or alone}" for name, share in read.items() if share < 1
     ]
     if told:
         logger.info(
@@ -168,7 +169,7 @@ def _shares(totals: Mapping[str, int], exponent: float) -> str:
     """Describes the size of each language and its share after smoothing."""
     shares = languages.smoothed_shares(totals, exponent)
     told = ", ".join(
-        f"{language} {total:,} ({shares[language]:.1%})"
+        f"{language or 'unnamed'} {total:,} ({shares[language]:.1%})"
         for language, total in totals.items()
     )
     return f": {told}; shares by number^{exponent:g}"

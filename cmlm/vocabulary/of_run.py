@@ -233,5 +233,6 @@ def check_coverage(
 
 def _listed(shares: Mapping[str, float], digits: int) -> str:
     """Formats shares by language in percent."""
-    parts = (f"{name} {share:.{digits}%}".lstrip() for name, share in shares.items())
-    return ", ".join(parts)
+    alone = "" if len(shares) == 1 else "unnamed"
+    parts = (f"{name or alone} {share:.{digits}%}" for name, share in shares.items())
+    return ", ".join(parts).lstrip()
