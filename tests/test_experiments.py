@@ -216,17 +216,32 @@ def test_a_number_of_masks_takes_effect_or_is_refused(number):
     assert loading.load("labse/pretrain").task.mlm.masking.predictions(512) == 80
 
 
-def test_steps_or_epochs_whichever_is_named():
+def test_steps_or_epochs_whichever_is_named(tmp_path):
     assert loading.load("mirror/sentence").trainer.epochs == 1
     steps = loading.load("mirror/sentence", (), ["trainer.train_steps=70"]).trainer
     assert (steps.epochs, steps.train_steps) == (0, 70)
     assert loading.load("mirror/sentence", (), ["trainer.epochs=2"]).trainer.epochs == 2
     # The later source wins.
-    first = ["trainer.epochs=2,trainer.train_steps=9"]
+    first = ["trainer.train_steps=9", "trainer.epochs=2"]
     later = loading.load("mirror/sentence", (), [*first, "trainer.train_steps=50"])
     assert (later.trainer.epochs, later.trainer.train_steps) == (0, 50)
     later = loading.load("mirror/sentence", (), ["trainer.train_steps=5", *first])
     assert later.trainer.epochs == 2
+    # One source gives one of them; the file of a run has both.
+    for text in (
+        "trainer.train_steps=5,trainer.epochs=2",
+        "trainer: {epochs: 2, train_steps: 5}",
+    ):
+        said = f"{text} sets trainer.train_steps and trainer.epochs; allowed: one of"
+        with pytest.raises(UserError, match=said):
+            loading.load("mirror/sentence", (), [text])
+    off = loading.load(
+        "mirror/sentence", (), ["trainer.train_steps=5,trainer.epochs=0"]
+    )
+    assert (off.trainer.epochs, off.trainer.train_steps) == (0, 5)
+    path = tmp_path / "params.yaml"
+    path.write_text(overrides.to_yaml(later))
+    assert loading.load("mirror/sentence", [str(path)]).trainer.epochs == 2
     both = ["trainer.epochs=2", "task.mlm.weight=1"]
     with pytest.raises(UserError, match="trainer.epochs is 2; allowed: 0"):
         loading.load("mirror/sentence", (), both).validate()

@@ -32,7 +32,8 @@ def override(
         The names of all settings given, such as `model.num_layers`.
 
     Raises:
-        UserError: an unknown key or file, or a value that does not fit.
+        UserError: an unknown key or file, a value that does not fit, or steps beside
+            epochs in one override.
     """
     given: set[str] = set()
     for values, source in _read(config_files, overrides):
@@ -145,6 +146,13 @@ def _read_override(text: str, source: str) -> dict:
         advice = "; remove the quotes, which only a shell removes by itself"
         raise UserError(
             f"{source} is not of the form a.b.c=value{advice if is_quoted else ''}"
+        )
+    # A file may hold both: a run writes the steps of its epochs beside them.
+    given = dict(flat(values))
+    if "trainer.train_steps" in given and given.get("trainer.epochs"):
+        raise UserError(
+            f"{source} sets trainer.train_steps and trainer.epochs; allowed: one of "
+            "them"
         )
     return values
 
