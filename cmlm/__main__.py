@@ -17,7 +17,7 @@ import sys
 
 from cmlm import __version__, cli
 from cmlm.common import flagfiles
-from cmlm.errors import UserError
+from cmlm.errors import UserError, did_you_mean
 
 COMMANDS = {
     **{
@@ -65,9 +65,10 @@ def _dispatch() -> None:
     elif name in ("help", "--help", "-h"):
         _help()
     else:
+        names = [*COMMANDS, "settings", "configs"]
         raise UserError(
-            f"the command is {name!r}; allowed: "
-            f"{', '.join([*COMMANDS, 'settings', 'configs'])}"
+            f"the command is {name!r}; {did_you_mean(name, names)}allowed: "
+            f"{', '.join(names)}"
         )
 
 

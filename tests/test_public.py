@@ -550,7 +550,9 @@ def test_the_command_lists_all_commands(monkeypatch, capsys):
     for name, module in console.COMMANDS.items():
         assert f"  {name} " in told
         assert (ROOT / (module.replace(".", "/") + ".py")).exists()
-    with pytest.raises(UserError, match="command is 'trian'; allowed: train, encode"):
+    with pytest.raises(
+        UserError, match="is 'trian'; did you mean train\\? allowed: train, "
+    ):
         run_console(monkeypatch, capsys, "trian")
 
 
