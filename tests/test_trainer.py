@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 import toys
 
-from cmlm.common import distributed
+from cmlm.common import distributed, once
 from cmlm.common.keras import keras
 from cmlm.config import experiment, model_dir
 from cmlm.errors import UserError
 from cmlm.modeling import optimization, restoring
+from cmlm.objectives import contrastive
 from cmlm.training import metrics_log, pace, reporting
 from cmlm.training.checkpoints import BestCheckpoint
 from cmlm.training.finite import NonFiniteError
@@ -399,6 +400,7 @@ def test_a_validation_within_a_row_is_no_time_of_training(tmp_path, monkeypatch)
     monkeypatch.setattr(reporting.time, "monotonic", lambda: now)
     trainer = types.SimpleNamespace(step=0, examples_seen=0, learning_rate=0.1)
     trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
+    trainer.objectives = {}
     settings = experiment.TrainerConfig(train_steps=20, summary_interval=20)
     reporter = reporting.Reporter(str(tmp_path), settings, trainer)
     for step in (10, 20):
@@ -412,22 +414,41 @@ def test_a_validation_within_a_row_is_no_time_of_training(tmp_path, monkeypatch)
     assert rates == [None, 160 / 10, None]
 
 
-@pytest.mark.parametrize(("candidates", "warned"), [(1.0, True), (1.5, False)])
-def test_texts_without_other_candidates_are_told(tmp_path, caplog, candidates, warned):
+@pytest.mark.parametrize(
+    ("candidates", "excluded", "said"),
+    [
+        (1.0, 0.0, "quickthought: the only candidate of each text is its own partner"),
+        (8.9, 9.0, "quickthought: a text ranks less than half of its batch, because"),
+        (9.0, 8.9, ""),
+    ],
+)
+def test_texts_with_few_candidates_are_told(
+    tmp_path, caplog, candidates, excluded, said
+):
+    once.warn.cache_clear()
     trainer = types.SimpleNamespace(step=0, examples_seen=0, learning_rate=0.1)
     trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
+    trainer.objectives = {}
     settings = experiment.TrainerConfig(train_steps=20, summary_interval=10)
     reporter = reporting.Reporter(str(tmp_path), settings, trainer)
     trainer.step = 10
-    trainer.totals = {"quickthought/candidates": [8 * candidates, 8.0]}
-    reporter.trained({})
-    said = "quickthought: the only candidate of each text is its own partner"
-    assert (said in caplog.text) == warned
+    objective = types.SimpleNamespace(warning=contrastive.ranking_warning)
+    trainer.objectives = {"mlm": objective, "quickthought": objective}
+    trainer.totals = {
+        "quickthought/candidates": [8 * candidates, 8.0],
+        "quickthought/excluded": [8 * excluded, 8.0],
+    }
+    for step in (10, 20):
+        trainer.step = step
+        reporter.trained({})
+    assert len(caplog.messages) == bool(said)
+    assert said in caplog.text
 
 
 def test_a_validation_of_many_metrics_is_a_short_line_and_a_whole_row(tmp_path, caplog):
     trainer = types.SimpleNamespace(step=20, examples_seen=0, learning_rate=0.1)
     trainer.strategy, trainer.gradients, trainer.totals = None, {}, {}
+    trainer.objectives = {}
     settings = experiment.TrainerConfig(train_steps=20)
     reporter = reporting.Reporter(str(tmp_path), settings, trainer)
     caplog.set_level("INFO", "cmlm")

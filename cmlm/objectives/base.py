@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Optional
 
 import tensorflow as tf
@@ -388,6 +388,14 @@ class Objective(tf.Module, abc.ABC):
             The summed loss, float32 with the shape of `divisor`, and the metrics by
             name, at least `train_metrics`.
         """
+
+    def warning(self, means: Mapping[str, float]) -> str:
+        """Returns a warning that training metrics give reason for, or "".
+
+        Args:
+            means: the means of `train_metrics` over some steps, by name.
+        """
+        return ""
 
     def evaluate(self, batch: dict[str, tf.Tensor]) -> dict[str, Metric]:
         """Returns the metrics of a validation batch by name; the batch may be empty."""

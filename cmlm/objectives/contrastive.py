@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import tensorflow as tf
@@ -86,6 +86,9 @@ class ContrastiveObjective(NestedObjective):
     def can_validate(self, examples):
         return has_a_negative(examples)
 
+    def warning(self, means):
+        return ranking_warning(means)
+
     def embed_side(self, batch, side, training, encoder=None):
         return self._scaled(super().embed_side(batch, side, training, encoder))
 
@@ -133,6 +136,24 @@ def has_a_negative(examples: Iterable[tuple]) -> bool:
     examples = iter(examples)
     first = set(next(examples, ())[:2])
     return any(first.isdisjoint(example[:2]) for example in examples)
+
+
+def ranking_warning(means: Mapping[str, float]) -> str:
+    """Returns a warning if texts rank few others, see `Objective.warning`."""
+    if not {"candidates", "excluded"} <= means.keys():
+        return ""
+    if means["candidates"] <= 1:
+        return (
+            "the only candidate of each text is its own partner, so nothing is learnt; "
+            "name more text, or a larger batch"
+        )
+    if means["candidates"] < means["excluded"]:
+        return (
+            "a text ranks less than half of its batch, because most pairs of the batch "
+            "share a text; the step duplicate_lines of cmlm.prepare drops repeated "
+            "lines"
+        )
+    return ""
 
 
 def require_two_examples(path: str, data: Data) -> None:

@@ -87,6 +87,9 @@ class DistillBitextObjective(DistillObjective):
             return contrastive.has_a_negative(examples)
         return super().can_validate(examples)
 
+    def warning(self, means):
+        return contrastive.ranking_warning(means)
+
     def embedding_loss(self, embeddings, batch):
         loss, metrics = super().embedding_loss(embeddings, batch)
         if not self.config.retrieval_weight:

@@ -133,16 +133,19 @@ class Reporter:
     def _write_row(self) -> None:
         step, rate = self._trainer.step, self._trainer.learning_rate
         seconds = max(time.monotonic() - self._row_start, 1e-9)
-        row = {f"train/{key}": value for key, value in means(self._totals).items()}
+        found = means(self._totals)
+        row = {f"train/{key}": value for key, value in found.items()}
         row["train/learning_rate"] = rate
-        for name, value in row.items():
-            objective, _, kind = name.removeprefix("train/").rpartition("/")
-            if kind == "candidates" and value <= 1:
+        for name, objective in self._trainer.objectives.items():
+            prefix = f"{name}/"
+            own = {
+                key.removeprefix(prefix): value
+                for key, value in found.items()
+                if key.startswith(prefix)
+            }
+            if warning := objective.warning(own):
                 self._line.interrupt()
-                once.warn(
-                    f"{objective}: the only candidate of each text is its own partner, "
-                    "so nothing is learnt; name more text, or a larger batch"
-                )
+                once.warn(f"{name}: {warning}")
         examples = self._trainer.examples_seen - self._row_examples
         row["train/examples_per_second"] = examples / seconds
         self._log.write(step, row)
