@@ -199,6 +199,8 @@ def test_card_says_what_the_run_says(tmp_path, caplog):
         (1, 8, 9, {rate: [0.004, 0.003], goal: [20, 30]}),
         (1, 16, 1000, {goal: [30, 20], input_path: ["a|b", "c"]}),
         (3, 32, 1000, {rate: [0.003, 0.0005], goal: [20, 40], input_path: ["d", "e"]}),
+        # The model of the export, and settings of another version.
+        (3, 32, 1000, {"model.pooling": ["max", "mean"], "trainer.gone": [1, 2]}),
     ):
         row = {"step": step, "global_batch_size": {"cmlm": batch}, "changed": changed}
         row["text"] = {"cmlm": {"": [["a", size]]}}

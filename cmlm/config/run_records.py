@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -61,8 +62,11 @@ def settings_at(
     for row in reversed([row for row in starts if row["step"] >= step]):
         for name, (before, _) in row["changed"].items():
             *sections, field = name.split(".")
-            section = functools.reduce(getattr, sections, config)
-            setattr(section, field, before)
+            # A later version may have dropped a setting. An export reads the encoder by
+            # the last settings of the model.
+            with contextlib.suppress(AttributeError, KeyError):
+                if not name.startswith("model."):
+                    setattr(functools.reduce(getattr, sections, config), field, before)
     return config
 
 
