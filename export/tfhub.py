@@ -28,7 +28,7 @@ flags.DEFINE_string(
     "whitening",
     None,
     "Text, one sentence a line: files, globs or a list of them. Whiten the vectors: "
-    "over this text, they get the mean 0 and the same variance in every direction.",
+    "over this text, they get the mean 0 and nearly one variance in every direction.",
 )
 flags.DEFINE_enum(
     "precision",
