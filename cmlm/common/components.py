@@ -17,7 +17,7 @@ import dataclasses
 import numpy as np
 
 from cmlm.common.counts import counted
-from cmlm.common.moments import Moments
+from cmlm.common.moments import Moments, principal_axes
 from cmlm.errors import UserError
 
 
@@ -56,24 +56,20 @@ def fit(moments: Moments, count: int) -> LanguageComponents:
             if moments.count
             else "no sentences; allowed: at least one"
         )
-    # The eigenvalues ascend, and the eigenvectors have length 1.
-    values, directions = np.linalg.eigh(moments.products)
+    values, directions = principal_axes(moments.products)
     # Rounding gives eigenvalues other than 0 to directions without any length.
     rounding = max(moments.count, len(values)) * np.finfo(np.float64).eps
-    limit = int((values > values[-1] * rounding).sum())
+    limit = int((values > values[0] * rounding).sum())
     if not 1 <= count <= limit:
         raise UserError(
             f"--components is {count}; allowed: 1 to {limit}, the rank of "
             f"{counted(moments.count, 'vector')} of width {len(values)}"
         )
-    found = directions.T[::-1][:count]
-    # The sign of an eigenvector is arbitrary. With a fixed sign, equal data give equal
-    # files.
-    largest = np.abs(found).argmax(axis=1)
-    found = found * np.sign(found[np.arange(count), largest])[:, np.newaxis]
-    shares = values[::-1][:count] / values.sum()
+    shares = values[:count] / values.sum()
     return LanguageComponents(
-        found.astype(np.float32), tuple(map(float, shares)), moments.count
+        directions[:count].astype(np.float32),
+        tuple(map(float, shares)),
+        moments.count,
     )
 
 

@@ -53,3 +53,21 @@ class Moments:
     def covariance(self) -> np.ndarray:
         """The covariance of the vectors, float64 [dim, dim]."""
         return self.products / self.count - np.outer(self.mean, self.mean)
+
+
+def principal_axes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns eigenvalues and eigenvectors, the largest eigenvalue first.
+
+    Args:
+        matrix: symmetric, float64 [dim, dim].
+
+    Returns:
+        float64 [dim], and float64 [dim, dim] with an eigenvector of length 1 in each
+        row. The sign of an eigenvector is arbitrary; here its largest entry is
+        positive, so equal data give equal vectors.
+    """
+    values, directions = np.linalg.eigh(matrix)
+    values, directions = values[::-1], directions.T[::-1]
+    largest = np.abs(directions).argmax(axis=1)
+    signs = np.sign(directions[np.arange(len(values)), largest])
+    return values, directions * signs[:, np.newaxis]

@@ -6,8 +6,8 @@ Whitening (Su et al., 2021, https://arxiv.org/abs/2103.15316) turns a vector v i
     v' = (v - mu) U (L + r I)^(-1/2)
 
 The paper has r = 0. Here r is a hundredth of the mean of L: with r = 0, rounding would
-become as large as the directions in which the vectors hardly differ. The layer norm of
-a new encoder leaves one without any variance.
+become as large as the directions in which the vectors hardly differ. Layer norm leaves
+one direction without any variance.
 
 The whitened vectors are for cosines: a direction that all sentences share no longer
 hides the others.
@@ -19,7 +19,7 @@ import dataclasses
 
 import numpy as np
 
-from cmlm.common.moments import Moments
+from cmlm.common.moments import Moments, principal_axes
 from cmlm.errors import UserError
 
 _RIDGE = 0.01
@@ -64,13 +64,9 @@ def fit(moments: Moments) -> Whitening:
         raise UserError(
             "its sentences have equal vectors; allowed: different sentences"
         )
-    variances, directions = np.linalg.eigh(covariance)
+    variances, directions = principal_axes(covariance)
     ridge = _RIDGE * variances.mean()
-    kernel = directions / np.sqrt(np.maximum(variances, 0) + ridge)
-    # The eigenvalues ascend. A fixed sign gives equal data equal maps.
-    kernel = kernel[:, ::-1]
-    largest = np.abs(kernel).argmax(axis=0)
-    kernel = kernel * np.sign(kernel[largest, np.arange(dim)])
+    kernel = directions.T / np.sqrt(np.maximum(variances, 0) + ridge)
     return Whitening(
         moments.mean.astype(np.float32), kernel.astype(np.float32), moments.count
     )
