@@ -20,7 +20,7 @@ import cmlm
 from cmlm.common import files, whitening
 from cmlm.encoders import vector_moments
 from cmlm.evaluation import catalogue
-from export.whitening import SENTENCES
+from export.text_fitting import SENTENCES
 
 flags.DEFINE_list("models", [], "NAME=MODEL, as in --model of cmlm.evaluate.")
 flags.DEFINE_string("train_data", None, "Text that whitens: files or globs.")

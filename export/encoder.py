@@ -70,9 +70,10 @@ def build(
         }
 
     exported.__call__ = call
-    if encoder.whitening is not None:
-        # A checkpoint names a variable by the first way to it, so readers know these.
-        exported.whitening = encoder.whitening.variables
+    # A checkpoint names a variable by the first way to it, so readers know these.
+    for layer in (encoder.word_weights, encoder.whitening):
+        if layer is not None:
+            setattr(exported, layer.name, layer.variables)
     exported.trainable_variables = list(encoder.trainable_variables)
     exported.variables = list(encoder.variables)
     exported.regularization_losses = []

@@ -9,10 +9,15 @@ from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.signatures import SIGNATURES
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout
-from export import serving
+from export import fitting_flags, serving
 
 # The values that a description leaves out, see `fingerprints.describe`.
-_LEFT_OUT = {"prompt": "", "prompts": {}, "dimensions": 0, "whitening": None}
+_LEFT_OUT = {
+    "prompt": "",
+    "prompts": {},
+    "dimensions": 0,
+    **dict.fromkeys(fitting_flags.NAMES),
+}
 
 
 def changes(
@@ -57,7 +62,7 @@ def changes(
                 texts = tuple(map(repr, texts))
             elif name == "prompts":
                 texts = (_lacking(was, now), _lacking(now, was))
-            elif name == "whitening":
+            elif name in fitting_flags.NAMES:
                 texts = [
                     f"by {each['sentences']:,} sentences" if each else "none"
                     for each in (was, now)

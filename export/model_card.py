@@ -18,6 +18,7 @@ from cmlm.common import language_names, versions
 from cmlm.common.counts import counted
 from cmlm.config import model_dir, run_records
 from cmlm.data import bitext, builtin, languages
+from cmlm.encoders import fingerprints
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.encoders.signatures import SIGNATURES
@@ -109,9 +110,14 @@ def render(
     described = pooling.POOLINGS[model.pooling].description
     if model.sentence_vector == "projected":
         described += f", then the mean of {model.num_views} projections"
-    if opened.encoder.whitening is not None:
-        count = opened.encoder.whitening.sentences
-        vectors += f", whitened by {counted(count, 'sentence')}"
+    fitted = {
+        name: counted(layer["sentences"], "sentence")
+        for name, layer in fingerprints.fitted_layers(opened).items()
+    }
+    if "sif" in fitted:
+        described += f", weighted by SIF of {fitted['sif']}"
+    if "whitening" in fitted:
+        vectors += f", whitened by {fitted['whitening']}"
     for name, value in (
         ("vector", f"float32 [{model.vector_width}], {vectors}"),
         ("pooling", described),

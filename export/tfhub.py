@@ -16,20 +16,14 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.common import choices, path_names
-from cmlm.common.counts import counted
-from cmlm.errors import UserError, naming
-from export import source
+from cmlm.errors import UserError
+from export import fitting_flags, source
 
 source.define("export_dir")
 flags.DEFINE_string(
     "pcr", None, "A file of cmlm.pcr: adds signatures that remove principal components."
 )
-flags.DEFINE_string(
-    "whitening",
-    None,
-    "Text, one sentence a line: files, globs or a list of them. Whiten the vectors: "
-    "over this text, they get the mean 0 and nearly one variance in every direction.",
-)
+fitting_flags.define()
 flags.DEFINE_enum(
     "precision",
     "float32",
@@ -55,8 +49,7 @@ def main(_) -> None:
             "file of cmlm.pcr belongs to vectors without whitening"
         )
     with cli.quiet_imports():
-        from cmlm.common import atomic, files, outputs, prompts
-        from cmlm.data import other_formats
+        from cmlm.common import atomic, outputs, prompts
         from cmlm.encoders import components_file, fingerprints, signatures
         from cmlm.encoders.opened_weights import describe_cut
         from cmlm.modeling import export_layout
@@ -65,7 +58,6 @@ def main(_) -> None:
             model_card,
             saved_models,
             server_files,
-            whitening,
         )
 
     # ------------------------------------------------------------- reading
@@ -75,25 +67,15 @@ def main(_) -> None:
     source.refuse_others("export_dir", FLAGS.export_dir)
     outputs.check(
         {"--export_dir": FLAGS.export_dir},
-        {**source.inputs(), "--pcr": FLAGS.pcr, "--whitening": FLAGS.whitening},
+        {**source.inputs(), "--pcr": FLAGS.pcr, **fitting_flags.inputs()},
         FLAGS.overwrite,
     )
     # The check may have restored an export, which a killed command had set aside.
     former_export.refuse_other_versions(former, FLAGS.version)
-    with naming("--whitening"):
-        text = files.expand(FLAGS.whitening) if FLAGS.whitening else []
-        other_formats.warn(text, effect="each line counts as one sentence")
+    texts = fitting_flags.files()
     # This comes first, so that a wrong --export_dir is refused at once.
     with atomic.directory(FLAGS.export_dir, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
-        components = None
-        if FLAGS.pcr:
-            components = components_file.load(FLAGS.pcr)
-            components.check_model(
-                fingerprints.fingerprint(model),
-                model.config.model.vector_width,
-                f"--pcr={FLAGS.pcr}",
-            )
         print(
             f"{model.checkpoint} -> {FLAGS.export_dir}; "
             f"{describe_cut(model, seq_length)}",
@@ -106,13 +88,14 @@ def main(_) -> None:
                 f"positions {trained + 1} to {seq_length}",
                 file=sys.stderr,
             )
-        if text:
-            with naming("--whitening"):
-                count = whitening.add(model, seq_length, text)
-            print(
-                f"whitening: {counted(count, 'sentence')} of "
-                f"{counted(len(text), 'file')}",
-                file=sys.stderr,
+        fitting_flags.add_layers(model, seq_length, texts)
+        components = None
+        if FLAGS.pcr:
+            components = components_file.load(FLAGS.pcr)
+            components.check_model(
+                fingerprints.fingerprint(model),
+                model.config.model.vector_width,
+                f"--pcr={FLAGS.pcr}",
             )
         described = {
             "precision": FLAGS.precision,
@@ -120,9 +103,10 @@ def main(_) -> None:
             "pooling": model.config.model.pooling,
             "sentence_vector": model.config.model.sentence_vector,
             "dimensions": model.config.model.dimensions,
-            "whitening": {"sentences": count} if text else None,
             "prompt": model.tokenizer.prompt,
             "prompts": model.prompts,
+            **dict.fromkeys(fitting_flags.NAMES),
+            **fingerprints.fitted_layers(model),
         }
         unserved = model.prompts.keys() - signatures.of_prompts(model.prompts).keys()
         placeholders = prompts.placeholders(model.prompts)

@@ -73,8 +73,8 @@ class PrincipalComponents:
             raise UserError(
                 f"{path} was fitted for the fingerprint {self.fingerprint[:12]}, this "
                 f"encoder has {fingerprint[:12]}; allowed: the model of the "
-                "fitting, with its --pooling, --sentence_vector, --dimensions and "
-                "prompt; or a new file from python -m cmlm.pcr"
+                "fitting, with its --pooling, --sentence_vector, --dimensions, --sif "
+                "and prompt; or a new file from python -m cmlm.pcr"
             )
         if self.table.shape[2] != dim:
             raise UserError(

@@ -30,9 +30,9 @@ def _without_prompt(opened: OpenedWeights) -> str:
     """The fingerprint that the encoder has without its default prompt."""
     # The hashes are sorted and have no names, because Keras chooses names and order. A
     # pooler that vectors do not depend on is not trainable, so it is left out.
-    weights, variables = [], opened.encoder.trainable_variables
-    if opened.encoder.whitening is not None:
-        variables = variables + opened.encoder.whitening.variables
+    weights, variables = [], list(opened.encoder.trainable_variables)
+    for layer in _fitted_layers(opened).values():
+        variables += layer.variables
     for variable in variables:
         array = np.ascontiguousarray(shared_memory.as_array(variable), "<f4")
         content = hashlib.sha256(array).hexdigest()
@@ -53,6 +53,24 @@ def _without_prompt(opened: OpenedWeights) -> str:
     if opened.tokenizer.contents:
         parts.append(opened.tokenizer.contents)
     return checksums.of_values(parts)
+
+
+def _fitted_layers(opened: OpenedWeights) -> dict:
+    """The layers that text determined, by the name of their flag."""
+    layers = {"sif": opened.encoder.word_weights, "whitening": opened.encoder.whitening}
+    return {name: layer for name, layer in layers.items() if layer is not None}
+
+
+def fitted_layers(opened: OpenedWeights) -> dict[str, dict[str, int]]:
+    """Describes the layers that text determined, by the name of their flag.
+
+    Returns:
+        The number of sentences that each one was fitted on, `{"sentences": N}`.
+    """
+    return {
+        name: {"sentences": layer.sentences}
+        for name, layer in _fitted_layers(opened).items()
+    }
 
 
 def check_fingerprint(value: object, path: str) -> None:
@@ -77,10 +95,9 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
 
     An encoder without a prompt has no `prompt`, one without named prompts has no
     `prompts`, one that keeps all components of a vector has no `dimensions`, and one
-    without whitening has no `whitening`.
+    without SIF or whitening has no `sif` or `whitening`.
     """
     config = opened.config.model
-    whitening = opened.encoder.whitening
     prompt, named = opened.tokenizer.prompt, opened.prompts
     plain = _without_prompt(opened)
     return {
@@ -95,7 +112,7 @@ def describe(opened: OpenedWeights, seq_length: int) -> dict:
         "vocab_size": opened.tokenizer.vocab_size,
         **opened.tokenizer.rules.as_dict(),
         **({"dimensions": config.dimensions} if config.dimensions else {}),
-        **({"whitening": {"sentences": whitening.sentences}} if whitening else {}),
+        **fitted_layers(opened),
         **({"prompt": prompt, prompts.PLAIN: plain} if prompt else {}),
         **({"prompts": named} if named else {}),
     }

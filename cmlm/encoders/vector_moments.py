@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from cmlm.common import arrays, files, progress, utf8
+from cmlm.common import arrays, line_samples, progress
 from cmlm.common.moments import Moments
 from cmlm.encoders import vector_files
 from cmlm.errors import UserError
@@ -59,7 +58,7 @@ def read(encoder, kind: str, paths: Sequence[str], most: int = 0) -> Moments:
     """
     limit = most or sys.maxsize
     if kind == "text":
-        windows = _encoded(encoder, _first(paths, limit))
+        windows = _encoded(encoder, line_samples.first(paths, limit))
     else:
         windows = _stored(paths, limit, encoder)
     moments = Moments(encoder.dim)
@@ -80,8 +79,7 @@ def sample(encoder, paths: Sequence[str], most: int) -> Moments:
         UserError: a file is damaged.
     """
     moments = Moments(encoder.dim)
-    windows = (_first([path], -(-most // len(paths))) for path in paths)
-    for vectors in _encoded(encoder, itertools.chain.from_iterable(windows)):
+    for vectors in _encoded(encoder, line_samples.of_each(paths, most)):
         moments.add(vectors)
     return moments
 
@@ -94,21 +92,12 @@ def _encoded(encoder, windows: Iterable[list[str]]) -> Iterator[np.ndarray]:
             bar.update(len(lines))
 
 
-def _first(paths: Sequence[str], limit: int) -> Iterator[list[str]]:
-    """Yields at most `limit` lines of files, a window at a time, without blank ones."""
-    for lines in files.windows(paths):
-        lines = [line for line in lines if line.strip(utf8.BLANK)][:limit]
-        limit -= len(lines)
-        yield lines
-        if not limit:
-            return
-
-
 def _stored(paths: Sequence[str], limit: int, encoder) -> Iterator[np.ndarray]:
     """Yields at most `limit` rows of .npy files, float32, a window at a time.
 
     `cmlm.encode` writes a vector for each line, and training text has a blank line
-    after each document. The vectors of blank lines are left out, as by `_first`.
+    after each document. The vectors of blank lines are left out, as by
+    `line_samples.first`.
     """
     (blank,) = encoder.encode([""])
     near = _ROUNDING * np.linalg.norm(blank)

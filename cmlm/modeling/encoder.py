@@ -91,6 +91,8 @@ class EncoderNetwork(keras.Model):
     Attributes:
         positions: the rows of the position table.
         token_positions: the most tokens of a sentence; later rows belong to conditions.
+        word_weights: weights the tokens of the mean of `default`; None by default. An
+            export may add it.
         whitening: the last layer of `default`; None by default. An export may add it.
 
     Args:
@@ -130,6 +132,7 @@ class EncoderNetwork(keras.Model):
             )
         self.positions = config.max_position_embeddings
         self.token_positions = config.token_positions
+        self.word_weights: Optional[layers.WordWeights] = None
         self.whitening: Optional[layers.Whitening] = None
         self.read_by(config.pooling, projection, config.dimensions)
         # This call creates the variables: heads tie to the embedding table, and
@@ -212,7 +215,10 @@ class EncoderNetwork(keras.Model):
             `encoder_outputs`, a list with the output [batch, seq, dim] of every layer.
         """
         outputs = self._token_outputs(inputs, training)
-        vectors = self.vectors_of(outputs["sequence_output"], inputs["input_mask"])
+        mask = inputs["input_mask"]
+        if self.word_weights is not None:
+            mask = self.word_weights(inputs["input_word_ids"], mask)
+        vectors = self.vectors_of(outputs["sequence_output"], mask)
         vectors = pooling.shorten(vectors, self.dimensions)
         if self.whitening is not None:
             vectors = self.whitening(vectors)
@@ -232,7 +238,8 @@ class EncoderNetwork(keras.Model):
 
         Args:
             tokens: float [batch, seq, dim], `sequence_output` of `call`.
-            mask: [batch, seq], 1 for a real token and 0 for padding.
+            mask: [batch, seq], 1 for a real token and 0 for padding; with the pooling
+                mean, any weights of the tokens.
         """
         return self._projected(self._pool(tokens, mask))
 

@@ -28,7 +28,7 @@ import tensorflow as tf
 from cmlm.modeling import layers, pooling, weights
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.modeling.encoder_config import EncoderConfig
-from cmlm.modeling.layers import ViewProjection, Whitening
+from cmlm.modeling.layers import ViewProjection, Whitening, WordWeights
 from cmlm.modeling.padding import RealTokens
 
 # Added to the score of a padded token: its softmax is 0, and bfloat16 can hold it.
@@ -49,7 +49,7 @@ class InferenceEncoder(tf.Module):
         config: the encoder's configuration.
         arrays: the encoder's weights by the names of `weights`.
         projection: P(v); needed only for `sentence_vector="projected"`.
-        whitening: the last layer, if the encoder has one.
+        word_weights, whitening: layers of the encoder, if it has them.
         precision: the precision of the layers, one of `choices.PRECISIONS`.
             Embeddings, pooling and vectors are always float32: they cost little, and
             later layers cannot recover the digits they lose.
@@ -60,12 +60,14 @@ class InferenceEncoder(tf.Module):
         config: EncoderConfig,
         arrays: Mapping[str, np.ndarray],
         projection: Optional[ViewProjection] = None,
+        word_weights: Optional[WordWeights] = None,
         whitening: Optional[Whitening] = None,
         precision: str = "float32",
     ):
         super().__init__(name="inference")
         self._config = config
         self._projection = projection
+        self._word_weights = word_weights
         self._whitening = whitening
         self._dtype = tf.as_dtype(precision)
         arrays = _merged(arrays, config.num_layers)
@@ -116,6 +118,8 @@ class InferenceEncoder(tf.Module):
         else:
             x = self._block(last, x, bias, real)
             tokens = tf.gather(x, real.place)
+        if self._word_weights is not None:
+            mask = self._word_weights(ids, mask)
         vectors = tf.cast(self._pool(tokens, mask), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
@@ -246,7 +250,8 @@ def build(
 ) -> InferenceEncoder:
     """Builds the inference graph of an encoder, with a copy of its current weights.
 
-    P(v) and whitening are not copied: the graph shares the layers of `encoder`.
+    P(v), word weights and whitening are not copied: the graph shares these layers of
+    `encoder`.
 
     Args:
         encoder: built from `config`.
@@ -260,5 +265,10 @@ def build(
         name: variables[name].read_value() for name in _TABLES & variables.keys()
     }
     return InferenceEncoder(
-        config, arrays, encoder.projection, encoder.whitening, precision
+        config,
+        arrays,
+        encoder.projection,
+        encoder.word_weights,
+        encoder.whitening,
+        precision,
     )

@@ -1,9 +1,11 @@
-"""Keras layers around a BERT encoder: P(v), heads, DropHead, positions, whitening."""
+"""Keras layers around a BERT encoder: P(v), heads, DropHead, positions, and the layers
+that text determines: word weights and whitening."""
 
 from __future__ import annotations
 
 import functools
 
+import numpy as np
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
@@ -175,6 +177,32 @@ class ViewProjection(keras.layers.Layer):
                 view = fused.dense(layer, view)
             views.append(view)
         return tf.stack(views, axis=1)
+
+
+class WordWeights(keras.layers.Layer):
+    """Weights the tokens of a mean, for instance by SIF; no objective trains it.
+
+    Args:
+        table: the weights, float32 [vocab_size], above 0.
+        sentences: number of sentences that the weights come from.
+    """
+
+    def __init__(self, table: np.ndarray, sentences: int):
+        super().__init__(name="word_weights", trainable=False, dtype="float32")
+        self.sentences = sentences
+        self._table = tf.Variable(table, trainable=False, name="table")
+
+    def call(self, ids: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+        """Returns the weight of each token, and 0 for padding.
+
+        Args:
+            ids: int32 [batch, seq].
+            mask: [batch, seq], 1 for a real token and 0 for padding.
+
+        Returns:
+            float32 [batch, seq].
+        """
+        return tf.gather(self._table, ids) * tf.cast(mask, tf.float32)
 
 
 class Whitening(keras.layers.Layer):

@@ -22,6 +22,7 @@ class Pooling:
         description: the text for model cards.
         reduce: maps token vectors, float32 [batch, seq, dim], and mask, float32 [batch,
             seq], to float32 [batch, dim].
+        takes_weights: whether the mask of `reduce` may hold a weight for each token.
         first_only: whether `reduce` reads the first token alone.
         through_pooler: whether BERT's pooler, a dense layer with tanh, follows.
         sentence_transformers: the name of `reduce` in sentence-transformers' pooling
@@ -31,6 +32,7 @@ class Pooling:
 
     description: str
     reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    takes_weights: bool = False
     first_only: bool = False
     through_pooler: bool = False
     sentence_transformers: str = ""
@@ -58,6 +60,7 @@ POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(
         "mean of the token vectors, [CLS] and [SEP] included",
         _mean,
+        takes_weights=True,
         sentence_transformers="mean_tokens",
         last_ops=("DivNoNan", "RealDiv", "Mean"),
     ),
@@ -100,7 +103,8 @@ def pool(
     Args:
         mode: a key of `POOLINGS`.
         tokens: float [batch, seq, dim].
-        mask: [batch, seq], 1 for a real token and 0 for padding.
+        mask: [batch, seq], 1 for a real token and 0 for padding; or weights of the
+            tokens, if `takes_weights` is set.
         pooler: BERT's pooler, float [batch, dim] to float [batch, dim]; needed if
             `through_pooler` is set.
 

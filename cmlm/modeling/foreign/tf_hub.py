@@ -63,10 +63,11 @@ def read(folder: str) -> base.Source:
         default = _Default() if settings else _default(saved)
         model |= _beyond_weights(saved, settings, default, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
-        if _is_whitened(description):
-            warnings.append(
-                "its whitening is left out; export.tfhub --whitening fits a new one"
-            )
+        warnings += [
+            f"its {layer} left out; export.tfhub --{flag} reads new text"
+            for flag, layer in _FITTED.items()
+            if _is_described(description, flag)
+        ]
         if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
             warnings.append(
                 f"{export_layout.DESCRIPTION} of this export is missing beside the "
@@ -176,11 +177,9 @@ def _own_settings(path: str) -> dict[str, Any]:
     return settings
 
 
-def _is_whitened(path: str) -> bool:
-    """Whether an export of this project whitens its vectors."""
-    return bool(
-        json_files.field(json_files.optional(path), "whitening", dict, path, {})
-    )
+def _is_described(path: str, flag: str) -> bool:
+    """Whether an export of this project has the layer of a flag, see `_FITTED`."""
+    return bool(json_files.field(json_files.optional(path), flag, dict, path, {}))
 
 
 def _rules(
@@ -248,6 +247,8 @@ def _epsilons(saved) -> set[float]:
     }
 
 
+# The layers that text determined, by the flag of export.tfhub.
+_FITTED = {"sif": "word weights are", "whitening": "whitening is"}
 # The op that computes `default`, and the pooling that ends with it.
 _POOLED_BY = {op: mode for mode, row in POOLINGS.items() for op in row.last_ops}
 
