@@ -14,9 +14,10 @@ from absl import flags
 
 from cmlm import cli
 from cmlm.errors import UserError
-from export import source
+from export import fitting_flags, source
 
 source.define("output")
+fitting_flags.define()
 flags.DEFINE_bool(
     "normalize",
     None,
@@ -40,7 +41,12 @@ def main(_) -> None:
         # The library safetensors opens its file itself.
         raise UserError(f"--output is {FLAGS.output}; allowed: a local folder")
     source.refuse_others("output", FLAGS.output)
-    outputs.check({"--output": FLAGS.output}, source.inputs(), FLAGS.overwrite)
+    outputs.check(
+        {"--output": FLAGS.output},
+        {**source.inputs(), **fitting_flags.inputs()},
+        FLAGS.overwrite,
+    )
+    texts = fitting_flags.files()
     # This comes first, so that a wrong --output is refused at once.
     with atomic.directory(FLAGS.output, FLAGS.overwrite) as directory:
         model, seq_length = source.open_weights()
@@ -48,6 +54,7 @@ def main(_) -> None:
             f"{model.checkpoint} -> {FLAGS.output}; {describe_cut(model, seq_length)}",
             file=sys.stderr,
         )
+        fitting_flags.add_layers(model, seq_length, texts)
         normalize = FLAGS.normalize
         if normalize is None:
             normalize = model.config.model.normalized

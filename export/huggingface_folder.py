@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
 
 from cmlm.common import json_files
+from cmlm.encoders import fingerprints
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.errors import UserError, shown
 from cmlm.modeling import layers, pooling, weights
@@ -59,7 +60,7 @@ _SEGMENTS = ("bert", "electra")
 # The class of transformers that reads a tokenizer.json as it stands, in every version.
 _GENERAL_CLASS = "PreTrainedTokenizerFast"
 _BERT_NORMALIZER = "BertNormalizer"
-_POOLING, _DENSE, _NORMALIZE = "1_Pooling", "2_Dense", "Normalize"
+_PARTS = ("kernel", "bias")
 
 
 def write(
@@ -109,7 +110,7 @@ def write(
     _write_weights(os.path.join(directory, tensors.FILE_NAME), arrays, opened)
     _write_json(directory, huggingface.CONFIG, _config(opened))
     _write_tokenizer(opened, directory, seq_length)
-    _write_modules(directory, arrays, model, seq_length, normalize)
+    _write_modules(opened, directory, arrays, seq_length, normalize)
     _write_settings(directory, model)
 
 
@@ -243,6 +244,7 @@ def _config(opened: OpenedWeights) -> dict:
             "num_views": model.num_views,
             "pooling": model.pooling,
             "sentence_vector": model.sentence_vector,
+            **fingerprints.fitted_layers(opened),
         },
     }
 
@@ -392,41 +394,98 @@ def _tokenizer_json(vocab: Sequence[str], normalizer: dict, rules: Rules) -> dic
     }
 
 
+class _Module(NamedTuple):
+    """A module behind the Transformer.
+
+    Attributes:
+        kind: its class in sentence-transformers.
+        name: its folder is the number of the module, _, and this name.
+        config: its settings; {} writes no file.
+        tensors: its weights by name.
+    """
+
+    kind: str
+    name: str
+    config: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+
+def _dense(name: str, kernel: np.ndarray, bias: np.ndarray, activation: str) -> _Module:
+    """A dense layer.
+
+    Args:
+        name: see `_Module`.
+        kernel, bias: float32 [in, out] and [out].
+        activation: the class in `torch.nn.modules`.
+    """
+    config = {
+        "in_features": kernel.shape[0],
+        "out_features": kernel.shape[1],
+        "bias": True,
+        "activation_function": f"torch.nn.modules.{activation}",
+    }
+    weight = np.ascontiguousarray(kernel.T)
+    return _Module(
+        "Dense", name, config, {"linear.weight": weight, "linear.bias": bias}
+    )
+
+
+def _word_weights(opened: OpenedWeights) -> _Module:
+    vocab, table = opened.tokenizer.vocab, opened.encoder.word_weights.table
+    config = {
+        "vocab": vocab,
+        "word_weights": dict(zip(vocab, table.tolist(), strict=True)),
+        "unknown_word_weight": 1,
+    }
+    name = "WordWeights"
+    return _Module(name, name, config, {"emb_layer.weight": table[:, np.newaxis]})
+
+
+def _whitening(opened: OpenedWeights) -> _Module:
+    fitted = opened.encoder.whitening.fitted
+    # The map reads the first dimensions only.
+    left_out = opened.config.model.hidden_size - len(fitted.kernel)
+    kernel = np.pad(fitted.kernel, [(0, left_out), (0, 0)])
+    bias = -fitted.mean @ fitted.kernel
+    return _dense(modules.WHITENING, kernel, bias, "linear.Identity")
+
+
+def _modules(
+    opened: OpenedWeights, arrays: dict[str, np.ndarray], normalize: bool
+) -> Iterator[_Module]:
+    """Yields the modules behind the Transformer in their order."""
+    model, encoder = opened.config.model, opened.encoder
+    if encoder.word_weights is not None:
+        yield _word_weights(opened)
+    config = modules.pooling_config(model.pooling, model.hidden_size)
+    yield _Module("Pooling", "Pooling", config, {})
+    if pooling.POOLINGS[model.pooling].through_pooler:
+        kernel, bias = (arrays[f"{weights.POOLER}/{part}"] for part in _PARTS)
+        yield _dense("Dense", kernel, bias, "activation.Tanh")
+    if encoder.whitening is not None:
+        yield _whitening(opened)
+    if normalize:
+        yield _Module("Normalize", "Normalize", {}, {})
+
+
 def _write_modules(
+    opened: OpenedWeights,
     directory: str,
     arrays: dict[str, np.ndarray],
-    model,
     seq_length: int,
     normalize: bool,
 ) -> None:
     """Writes sentence-transformers' modules around the BERT."""
-    chain = [("", "Transformer"), (_POOLING, "Pooling")]
-    _write_json(
-        directory,
-        os.path.join(_POOLING, huggingface.CONFIG),
-        modules.pooling_config(model.pooling, model.hidden_size),
-    )
-    if pooling.POOLINGS[model.pooling].through_pooler:
-        chain.append((_DENSE, "Dense"))
-        _write_json(
-            directory,
-            os.path.join(_DENSE, huggingface.CONFIG),
-            {
-                "in_features": model.hidden_size,
-                "out_features": model.hidden_size,
-                "bias": True,
-                "activation_function": "torch.nn.modules.activation.Tanh",
-            },
-        )
-        kernel = np.ascontiguousarray(arrays[f"{weights.POOLER}/kernel"].T)
-        _save(
-            {"linear.weight": kernel, "linear.bias": arrays[f"{weights.POOLER}/bias"]},
-            os.path.join(directory, _DENSE, tensors.FILE_NAME),
-        )
-    if normalize:
-        folder = f"{len(chain)}_{_NORMALIZE}"
-        os.makedirs(os.path.join(directory, folder))
-        chain.append((folder, _NORMALIZE))
+    chain = [("", "Transformer")]
+    for module in _modules(opened, arrays, normalize):
+        path = f"{len(chain)}_{module.name}"
+        chain.append((path, module.kind))
+        folder = os.path.join(directory, path)
+        os.makedirs(folder)
+        if module.config:
+            _write_json(folder, huggingface.CONFIG, module.config)
+        if module.tensors:
+            _save(module.tensors, os.path.join(folder, tensors.FILE_NAME))
     _write_json(
         directory,
         modules.FILE_NAME,

@@ -20,10 +20,11 @@ import yaml
 from cmlm.config import model_dir, run_records
 from cmlm.encoders import opening, run_weights
 from cmlm.encoders.graph import SentenceGraph
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.modeling import weights
+from cmlm.modeling import foreign, weights
 from cmlm.tokenization import bert_normalizer
-from export import huggingface_folder, model_card
+from export import huggingface_folder, model_card, text_fitting
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -145,6 +146,56 @@ def test_modules_follow_pooling_and_normalisation(tmp_path):
     assert [key for key, value in pooling.items() if value is True] == [
         "pooling_mode_cls_token"
     ]
+
+
+@pytest.mark.large
+def test_modules_hold_what_text_determines(tmp_path):
+    source = model_dirs.write(tmp_path / "run", **{"model.hidden_size": 16})
+    trained = run_weights.load(source, reading=Reading(dimensions=12))
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(model_dirs.SENTENCES * 5))
+    text_fitting.weigh_words(trained, 32, [str(text)])
+    text_fitting.whiten(trained, 32, [str(text)])
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    huggingface_folder.write(trained, str(folder), 32, normalize=False)
+    modules = json.loads((folder / "modules.json").read_text())
+    paths = ["", "1_WordWeights", "2_Pooling", "3_Whitening"]
+    assert [entry["path"] for entry in modules] == paths
+    kinds = [entry["type"].rpartition(".")[2] for entry in modules]
+    assert kinds == ["Transformer", "WordWeights", "Pooling", "Dense"]
+
+    # As the modules of sentence-transformers compute.
+    config = json.loads((folder / paths[1] / "config.json").read_text())
+    assert config["vocab"] == list(trained.tokenizer.vocab)
+    by_word, dense = (
+        safetensors.numpy.load_file(folder / path / "model.safetensors")
+        for path in (paths[1], paths[3])
+    )
+    ids = trained.tokenizer.encode(model_dirs.SENTENCES, 32).to_tensor()
+    inputs = {"input_word_ids": ids, "input_mask": tf.cast(ids > 0, tf.int32)}
+    outputs = trained.encoder(inputs)
+    weight = by_word["emb_layer.weight"][ids][:, :, 0] * (ids.numpy() > 0)
+    words = [config["word_weights"][word] for word in config["vocab"]]
+    np.testing.assert_allclose(by_word["emb_layer.weight"][:, 0], words, rtol=1e-6)
+    total = np.einsum("bs,bsd->bd", weight, outputs["sequence_output"])
+    pooled = total / weight.sum(axis=1, keepdims=True)
+    found = pooled @ dense["linear.weight"].T + dense["linear.bias"]
+    np.testing.assert_allclose(found, outputs["default"], atol=1e-4)
+
+    # The weights come back without them, and a message says so.
+    back = foreign.find(str(folder))
+    assert {"its word weights are left out", "its whitening is left out"} == {
+        warning.partition(";")[0] for warning in back.warnings
+    }
+    opened = opening.open_weights(str(folder))
+    assert opened.encoder.word_weights is None and opened.encoder.whitening is None
+    # Another folder's modules may hold anything.
+    config = json.loads((folder / "config.json").read_text())
+    del config["cmlm"]["sif"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="WordWeights' at position 1; allowed, in"):
+        foreign.find(str(folder))
 
 
 @pytest.mark.large

@@ -185,12 +185,15 @@ class WordWeights(keras.layers.Layer):
     Args:
         table: the weights, float32 [vocab_size], above 0.
         sentences: number of sentences that the weights come from.
+
+    Attributes:
+        table, sentences: as above.
     """
 
     def __init__(self, table: np.ndarray, sentences: int):
         super().__init__(name="word_weights", trainable=False, dtype="float32")
-        self.sentences = sentences
-        self._table = tf.Variable(table, trainable=False, name="table")
+        self.table, self.sentences = table, sentences
+        self._variable = tf.Variable(table, trainable=False, name="table")
 
     def call(self, ids: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
         """Returns the weight of each token, and 0 for padding.
@@ -202,7 +205,7 @@ class WordWeights(keras.layers.Layer):
         Returns:
             float32 [batch, seq].
         """
-        return tf.gather(self._table, ids) * tf.cast(mask, tf.float32)
+        return tf.gather(self._variable, ids) * tf.cast(mask, tf.float32)
 
 
 class Whitening(keras.layers.Layer):
@@ -212,12 +215,13 @@ class Whitening(keras.layers.Layer):
         fitted: the map, see `common/whitening.py`.
 
     Attributes:
+        fitted: the map.
         sentences: number of sentences that the map was fitted on.
     """
 
     def __init__(self, fitted: whitening.Whitening):
         super().__init__(name="whitening", trainable=False, dtype="float32")
-        self.sentences = fitted.sentences
+        self.fitted, self.sentences = fitted, fitted.sentences
         self._mean = tf.Variable(fitted.mean, trainable=False, name="mean")
         self._kernel = tf.Variable(fitted.kernel, trainable=False, name="kernel")
 

@@ -66,6 +66,19 @@ class Source:
     warnings: list[str] = dataclasses.field(default_factory=list)
 
 
+# The layers that text determined in exports of this project, by the flag that adds one.
+_FITTED = {"sif": "word weights are", "whitening": "whitening is"}
+
+
+def left_out(flag: str) -> str:
+    """The warning that weights come without a layer that text determined.
+
+    Args:
+        flag: the flag of an export that adds the layer, without --.
+    """
+    return f"its {_FITTED[flag]} left out; an export with --{flag} reads new text"
+
+
 def with_layers(source: Source, layers: Sequence[int]) -> Source:
     """Returns a source that has some of the layers of another one.
 

@@ -91,7 +91,9 @@ def read(folder: str) -> base.Source:
     Raises:
         UserError: this project cannot represent the encoder; the message says why.
     """
-    around = modules.read(folder)
+    # In our own folders, the encoder lies beside its modules.
+    own = json_files.optional(folder, CONFIG).get(OURS)
+    around = modules.read(folder, own if isinstance(own, dict) else ())
     transformer = os.path.join(folder, around.transformer)
     path = os.path.join(transformer, CONFIG)
     config = json_files.read(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +12,7 @@ import tensorflow as tf
 from cmlm.common import json_files
 from cmlm.errors import UserError, shown
 from cmlm.modeling import pooling, weights
+from cmlm.modeling.foreign import base
 from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
@@ -18,8 +20,12 @@ PROMPTS = "config_sentence_transformers.json"
 # The setting for the first components of a vector. sentence-transformers cuts the
 # vector of the last module, so one that Normalize has scaled is shorter than 1 then.
 TRUNCATED = "truncate_dim"
+# The name of a Dense module without activation in our own folders.
+WHITENING = "Whitening"
 # The modules, in the order in which this project computes them.
-_ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+_ORDER = ("Transformer", "WordWeights", "Pooling", "Dense", WHITENING, "Normalize")
+# The flags of our own exports that add the others.
+_FITTED = {"WordWeights": "sif", WHITENING: "whitening"}
 _CONFIG = "config.json"
 _COSINE = "cosine"
 _PACKAGE = "sentence_transformers."
@@ -106,8 +112,12 @@ def pooling_config(mode: str, width: int) -> dict:
     }
 
 
-def read(folder: str) -> Modules:
+def read(folder: str, fitted: Collection[str] = ()) -> Modules:
     """Reads modules.json, the chain of modules around the Transformer.
+
+    Args:
+        folder: the folder.
+        fitted: the flags of `export.huggingface` that added modules to it.
 
     Raises:
         UserError: a module that this project cannot represent.
@@ -138,8 +148,11 @@ def read(folder: str) -> Modules:
         if os.path.isabs(where) or ".." in where.split("/"):
             raise UserError(f"{path} names {where!r}; allowed: paths inside the folder")
         last = kind.rpartition(".")[2]
+        if last == "Dense" and where.endswith(WHITENING):
+            last = WHITENING
         # A class of another package may compute anything.
         is_known = kind.startswith(_PACKAGE) and last in left
+        is_known = is_known and _FITTED.get(last, "") in ("", *fitted)
         if not is_known or (last == "Dense" and found.pooling != "cls"):
             raise UserError(
                 f"{path} has the module {kind!r} at position {number}; allowed, in this"
@@ -158,6 +171,8 @@ def read(folder: str) -> Modules:
                     "include_prompt false is not kept: the tokens of a prompt count in "
                     "the pooling"
                 )
+        elif last in _FITTED:
+            found.warnings.append(base.left_out(_FITTED[last]))
         elif last == "Dense":
             found.dense, found.pooling = where, "pooler"
         else:

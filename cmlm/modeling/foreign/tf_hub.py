@@ -64,8 +64,8 @@ def read(folder: str) -> base.Source:
         model |= _beyond_weights(saved, settings, default, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
         warnings += [
-            f"its {layer} left out; export.tfhub --{flag} reads new text"
-            for flag, layer in _FITTED.items()
+            base.left_out(flag)
+            for flag in ("sif", "whitening")
             if _is_described(description, flag)
         ]
         if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
@@ -178,7 +178,7 @@ def _own_settings(path: str) -> dict[str, Any]:
 
 
 def _is_described(path: str, flag: str) -> bool:
-    """Whether an export of this project has the layer of a flag, see `_FITTED`."""
+    """Whether an export of this project has the layer of a flag."""
     return bool(json_files.field(json_files.optional(path), flag, dict, path, {}))
 
 
@@ -247,8 +247,6 @@ def _epsilons(saved) -> set[float]:
     }
 
 
-# The layers that text determined, by the flag of export.tfhub.
-_FITTED = {"sif": "word weights are", "whitening": "whitening is"}
 # The op that computes `default`, and the pooling that ends with it.
 _POOLED_BY = {op: mode for mode, row in POOLINGS.items() for op in row.last_ops}
 
