@@ -24,6 +24,9 @@ SENTENCES = 20_000
 def weigh_words(opened: OpenedWeights, seq_length: int, paths: Sequence[str]) -> int:
     """Weights the tokens of an encoder's mean pooling by SIF.
 
+    The tokens of a prompt count as those of the text. [CLS] and [SEP], which are no
+    words and can hold the whole sentence, do not count, so they keep the weight 1.
+
     Args:
         opened: the encoder, which gets the layer.
         seq_length: the longest sentence in tokens.
@@ -46,8 +49,9 @@ def weigh_words(opened: OpenedWeights, seq_length: int, paths: Sequence[str]) ->
         tokens = opened.tokenizer.encode(lines, seq_length).flat_values
         counts += np.bincount(tokens, minlength=model.vocab_size)
         sentences += len(lines)
-    if not sentences:
-        raise UserError("the text has no sentence; allowed: at least one")
+    counts[[opened.tokenizer.cls_id, opened.tokenizer.sep_id]] = 0
+    if not counts.any():
+        raise UserError("the text has no words; allowed: at least one sentence")
     opened.encoder.word_weights = WordWeights(sif.weights(counts), sentences)
     return sentences
 

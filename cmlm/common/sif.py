@@ -7,7 +7,7 @@ et al., 2017, https://openreview.net/forum?id=SyK00v5xx) gives the token the wei
 
 The mean of the vectors of a sentence then follows its rare words. The paper finds
 a = 1e-3 good for several word embeddings. Its words are whole words; here they are the
-tokens of the vocabulary, [CLS] and [SEP] included.
+tokens of the vocabulary.
 """
 
 from __future__ import annotations
