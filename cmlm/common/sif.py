@@ -5,9 +5,9 @@ et al., 2017, https://openreview.net/forum?id=SyK00v5xx) gives the token the wei
 
     a / (a + p(w))
 
-The mean of the vectors of a sentence then follows its rare words. The paper finds
-a = 1e-3 good for several word embeddings. Its words are whole words; here they are the
-tokens of the vocabulary.
+The mean of the vectors of a sentence then follows its rare words. The paper weights
+whole words and finds the best a between 1e-4 and 1e-3. Here, the tokens of the
+vocabulary are the words, and a = 1e-3.
 """
 
 from __future__ import annotations

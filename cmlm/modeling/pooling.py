@@ -22,21 +22,21 @@ class Pooling:
         description: the text for model cards.
         reduce: maps token vectors, float32 [batch, seq, dim], and mask, float32 [batch,
             seq], to float32 [batch, dim].
-        takes_weights: whether the mask of `reduce` may hold a weight for each token.
         first_only: whether `reduce` reads the first token alone.
         through_pooler: whether BERT's pooler, a dense layer with tanh, follows.
         sentence_transformers: the name of `reduce` in sentence-transformers' pooling
             configuration, `pooling_mode_NAME`; "" if it has no such mode.
         last_ops: TensorFlow ops that end this pooling in the graph of a SavedModel.
+        takes_weights: whether the mask of `reduce` may hold a weight for each token.
     """
 
     description: str
     reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-    takes_weights: bool = False
     first_only: bool = False
     through_pooler: bool = False
     sentence_transformers: str = ""
     last_ops: tuple[str, ...] = ()
+    takes_weights: bool = False
 
 
 def _mean(tokens: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -60,9 +60,9 @@ POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(
         "mean of the token vectors, [CLS] and [SEP] included",
         _mean,
-        takes_weights=True,
         sentence_transformers="mean_tokens",
         last_ops=("DivNoNan", "RealDiv", "Mean"),
+        takes_weights=True,
     ),
     "max": Pooling(
         "maximum over the token vectors, [CLS] and [SEP] included",
