@@ -60,10 +60,10 @@ def test_a_direction_without_variance_stays_finite(vectors):
 
 def test_too_little_text_is_refused(vectors):
     with pytest.raises(
-        UserError, match="it has 7 sentences; allowed: at least 8, the w"
+        UserError, match="text has 7 sentences; allowed: at least 8, the w"
     ):
         fit(vectors[:7])
-    with pytest.raises(UserError, match="equal vectors; allowed: different sentences"):
+    with pytest.raises(UserError, match="equal vectors; allowed: different ones"):
         fit(np.repeat(vectors[:1], 20, axis=0))
     with pytest.raises(UserError, match="equal vectors"):
         fit(np.zeros([20, 8]))
@@ -165,7 +165,7 @@ def test_wrong_flags_are_one_line(whitened, tmp_path):
         ([f"--whitening={tmp_path}/none*"], "--whitening: no file matches"),
         (
             [f"--whitening={tmp_path}/few.txt"],
-            "--whitening: it has 2 sentences; allowed: at least 16",
+            "--whitening: the text has 2 sentences; allowed: at least 16",
         ),
         ([f"--whitening={path}/export.json", f"--export_dir={path}"], "--export_dir"),
     ):

@@ -56,13 +56,13 @@ def fit(moments: Moments) -> Whitening:
     dim = len(moments.products)
     if moments.count < dim:
         raise UserError(
-            f"it has {moments.count} sentences; allowed: at least {dim}, the "
+            f"the text has {moments.count} sentences; allowed: at least {dim}, the "
             "width of a vector"
         )
     covariance = moments.covariance
     if np.trace(covariance) <= _ROUNDING * np.trace(moments.products) / moments.count:
         raise UserError(
-            "its sentences have equal vectors; allowed: different sentences"
+            "the sentences of the text have equal vectors; allowed: different ones"
         )
     variances, directions = principal_axes(covariance)
     ridge = _RIDGE * variances.mean()

@@ -66,17 +66,12 @@ class Source:
     warnings: list[str] = dataclasses.field(default_factory=list)
 
 
-# The layers that text determined in exports of this project, by the flag that adds one.
-_FITTED = {"sif": "word weights are", "whitening": "whitening is"}
-
-
-def left_out(flag: str) -> str:
-    """The warning that weights come without a layer that text determined.
-
-    Args:
-        flag: the flag of an export that adds the layer, without --.
-    """
-    return f"its {_FITTED[flag]} left out; an export with --{flag} reads new text"
+# The warnings that weights come without a layer that text determined, by the flag of
+# our exports that adds the layer.
+LEFT_OUT = {
+    "sif": "its word weights are left out: only an export has them (--sif)",
+    "whitening": "its whitening is left out: only an export has it (--whitening)",
+}
 
 
 def with_layers(source: Source, layers: Sequence[int]) -> Source:

@@ -172,7 +172,7 @@ def read(folder: str, fitted: Collection[str] = ()) -> Modules:
                     "the pooling"
                 )
         elif last in _FITTED:
-            found.warnings.append(base.left_out(_FITTED[last]))
+            found.warnings.append(base.LEFT_OUT[_FITTED[last]])
         elif last == "Dense":
             found.dense, found.pooling = where, "pooler"
         else:

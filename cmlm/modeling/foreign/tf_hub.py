@@ -64,8 +64,8 @@ def read(folder: str) -> base.Source:
         model |= _beyond_weights(saved, settings, default, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
         warnings += [
-            base.left_out(flag)
-            for flag in ("sif", "whitening")
+            warning
+            for flag, warning in base.LEFT_OUT.items()
             if _is_described(description, flag)
         ]
         if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
