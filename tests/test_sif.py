@@ -137,6 +137,20 @@ def test_with_whitening_and_with_principal_components(weighted, expected, tmp_pa
 
 
 @pytest.mark.large
+def test_a_hugging_face_folder_takes_the_flag(weighted, tmp_path):
+    _, flags = weighted
+    folder = tmp_path / "folder"
+    done = commands.run("export.huggingface", *flags, f"--output={folder}")
+    assert done.returncode == 0, done.stderr
+    assert "sif: 50 sentences of 2 files" in done.stderr
+    assert (folder / "1_WordWeights" / "model.safetensors").is_file()
+    assert "weighted by SIF of 50 sentences" in (folder / "README.md").read_text()
+    files = f"{tmp_path}/none*"
+    done = commands.run("export.huggingface", *flags, f"--sif={files}", "--output=new")
+    assert done.returncode == 1 and "--sif: no file matches" in done.stderr
+
+
+@pytest.mark.large
 def test_wrong_flags_are_one_line(weighted, tmp_path):
     _, (model, text) = weighted
     out = f"--export_dir={tmp_path}/new"
