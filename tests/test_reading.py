@@ -177,7 +177,7 @@ def test_a_run_states_the_dimensions_of_its_vectors(tmp_path):
     assert identity.of(again) == identity.of(whole)
     components = model_dirs.fit(run_weights.load(stated))
     components.check_model(short.info["fingerprint"], short.dim, "pcr.npz")
-    with pytest.raises(UserError, match="allowed: the model .*--dimensions, --sif and prom"):
+    with pytest.raises(UserError, match="the model .*--dimensions, --sif and prompt"):
         components.check_model(whole.info["fingerprint"], whole.dim, "pcr.npz")
 
 
