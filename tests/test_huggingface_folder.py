@@ -186,7 +186,7 @@ def test_modules_hold_what_text_determines(tmp_path):
     # The weights come back without them, and a message says so.
     back = foreign.find(str(folder))
     assert {"its word weights are left out", "its whitening is left out"} == {
-        warning.partition(":")[0] for warning in back.warnings
+        warning.partition(";")[0] for warning in back.warnings
     }
     opened = opening.open_weights(str(folder))
     assert opened.encoder.word_weights is None and opened.encoder.whitening is None

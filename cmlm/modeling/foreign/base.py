@@ -69,8 +69,9 @@ class Source:
 # The warnings that weights come without a layer that text determined, by the flag of
 # our exports that adds the layer.
 LEFT_OUT = {
-    "sif": "its word weights are left out: only an export has them (--sif)",
-    "whitening": "its whitening is left out: only an export has it (--whitening)",
+    "sif": "its word weights are left out; export.tfhub --sif adds them to an export",
+    "whitening": "its whitening is left out; export.tfhub --whitening adds it to an "
+    "export",
 }
 
 
