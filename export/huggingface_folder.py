@@ -244,7 +244,7 @@ def _config(opened: OpenedWeights) -> dict:
             "num_views": model.num_views,
             "pooling": model.pooling,
             "sentence_vector": model.sentence_vector,
-            **fingerprints.fitted_layers(opened),
+            **fingerprints.describe_fitted(opened),
         },
     }
 

@@ -112,7 +112,7 @@ def render(
         described += f", then the mean of {model.num_views} projections"
     fitted = {
         name: counted(layer["sentences"], "sentence")
-        for name, layer in fingerprints.fitted_layers(opened).items()
+        for name, layer in fingerprints.describe_fitted(opened).items()
     }
     if "sif" in fitted:
         described += f", weighted by SIF of {fitted['sif']}"

@@ -106,7 +106,7 @@ def main(_) -> None:
             "prompt": model.tokenizer.prompt,
             "prompts": model.prompts,
             **dict.fromkeys(fitting_flags.NAMES),
-            **fingerprints.fitted_layers(model),
+            **fingerprints.describe_fitted(model),
         }
         unserved = model.prompts.keys() - signatures.of_prompts(model.prompts).keys()
         placeholders = prompts.placeholders(model.prompts)

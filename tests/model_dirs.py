@@ -1,6 +1,7 @@
 """A model_dir as training leaves it, made in a second, and an export of it."""
 
 import dataclasses
+import json
 from pathlib import Path
 from unittest import mock
 
@@ -12,12 +13,12 @@ import toys
 from cmlm.common import components
 from cmlm.common.moments import Moments
 from cmlm.config import model_dir
-from cmlm.encoders import fingerprints, run_weights
+from cmlm.encoders import fingerprints, opening, run_weights
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.opened_weights import OpenedWeights
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import vocabulary_file
-from export import saved_models
+from export import former_export, saved_models
 
 VOCAB = [
     *vocabulary_file.SPECIAL_TOKENS,
@@ -158,3 +159,46 @@ def oracle_vectors(trained: OpenedWeights, texts) -> np.ndarray:
         tokens = oracles.bert(weights, ids, mask, trained.config.model.num_layers)
         rows.append(oracles.pool(tokens, mask, "mean")[0])
     return np.array(rows)
+
+
+def assert_fitted_encoder(export: Path, texts, vectors, layer: str, atol: float):
+    """OUT/preprocessor and OUT/encoder give the vectors; training leaves a layer alone.
+
+    Args:
+        export: the export.
+        texts: the sentences.
+        vectors: those of OUT/serving, float32 [n, dim].
+        layer: a part of the names of the layer's variables.
+        atol: the largest difference.
+    """
+    preprocessor = tf.saved_model.load(str(export / "preprocessor"))
+    saved = tf.saved_model.load(str(export / "encoder"))
+    found = saved(preprocessor(tf.constant(texts)))["default"]
+    np.testing.assert_allclose(found, vectors, atol=atol)
+    trained = {variable.name for variable in saved.trainable_variables}
+    assert trained and not any(layer in name for name in trained)
+
+
+def assert_fitted_description(
+    export: Path, source: str, flag: str, count: int, said: str
+):
+    """An export describes a layer that text determined, and its fingerprint has it.
+
+    Args:
+        export: the export.
+        source: the run, without the layer.
+        flag: the flag that added the layer, without --.
+        count: the number of sentences.
+        said: the words of the model card.
+    """
+    described = json.loads((export / "export.json").read_text())
+    assert described[flag] == {"sentences": count}
+    plain = opening.open_encoder(source).info
+    assert flag not in plain
+    assert described["fingerprint"] != plain["fingerprint"]
+    assert said in (export / "README.md").read_text()
+    former = str(export / "serving")
+    assert former_export.changes(former, {flag: None}, None) == [
+        f"{flag} by {count} sentences, now none (--{flag})"
+    ]
+    assert not former_export.changes(former, {flag: {"sentences": count}}, None)

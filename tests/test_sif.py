@@ -1,8 +1,6 @@
 """SIF: the weights of tokens, and the weighted mean in an export."""
 
 import collections
-import json
-import os
 
 import commands
 import model_dirs
@@ -13,7 +11,6 @@ import tensorflow as tf
 from cmlm.common import sif
 from cmlm.encoders import opening, run_weights
 from cmlm.modeling import foreign
-from export import former_export
 
 
 def test_the_weight_of_a_token_falls_with_its_frequency():
@@ -77,29 +74,14 @@ def test_every_saved_model_gives_weighted_means(weighted, expected, texts, toy_e
     np.testing.assert_allclose(found, expected, atol=1e-5)
     plain = opening.open_encoder(toy_export.source).encode(texts)
     assert np.abs(found - plain).max() > 0.05
-    preprocessor = tf.saved_model.load(str(path / "preprocessor"))
-    saved = tf.saved_model.load(str(path / "encoder"))
-    np.testing.assert_allclose(
-        saved(preprocessor(tf.constant(texts)))["default"], found, atol=1e-5
-    )
-    # Training a loaded encoder leaves the weights of words alone.
-    trained = {variable.name for variable in saved.trainable_variables}
-    assert trained and not any("word_weights" in name for name in trained)
+    model_dirs.assert_fitted_encoder(path, texts, found, "word_weights", 1e-5)
 
 
 @pytest.mark.large
 def test_an_export_describes_its_sif(weighted, toy_export):
     path, _ = weighted
-    described = json.loads((path / "export.json").read_text())
-    assert described["sif"] == {"sentences": 50}
-    plain = opening.open_encoder(toy_export.source).info
-    assert "sif" not in plain
-    assert described["fingerprint"] != plain["fingerprint"]
-    assert "weighted by SIF of 50 sentences" in (path / "README.md").read_text()
-    former = os.path.join(path, "serving")
-    assert former_export.changes(former, {"sif": None}, None) == [
-        "sif by 50 sentences, now none (--sif)"
-    ]
+    said = "weighted by SIF of 50 sentences"
+    model_dirs.assert_fitted_description(path, toy_export.source, "sif", 50, said)
 
 
 @pytest.mark.large

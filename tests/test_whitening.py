@@ -1,8 +1,5 @@
 """Whitening: the map against scikit-learn and by hand, and in an export."""
 
-import json
-import os
-
 import commands
 import model_dirs
 import numpy as np
@@ -15,7 +12,6 @@ from cmlm.common.moments import Moments
 from cmlm.encoders import opening, run_weights
 from cmlm.errors import UserError
 from cmlm.modeling import foreign
-from export import former_export
 
 
 def fit(vectors):
@@ -114,30 +110,14 @@ def test_every_saved_model_gives_whitened_vectors(whitened, expected, texts):
     # The signs of directions are arbitrary; cosines do not depend on them.
     np.testing.assert_allclose(cosines(found), cosines(expected), atol=2e-4)
     np.testing.assert_allclose(found.mean(axis=0), 0, atol=1e-4)
-    preprocessor = tf.saved_model.load(str(path / "preprocessor"))
-    saved = tf.saved_model.load(str(path / "encoder"))
-    np.testing.assert_allclose(
-        saved(preprocessor(tf.constant(texts)))["default"], found, atol=1e-4
-    )
-    # Training a loaded encoder leaves the map alone.
-    trained = {variable.name for variable in saved.trainable_variables}
-    assert trained and not any("whitening" in name for name in trained)
+    model_dirs.assert_fitted_encoder(path, texts, found, "whitening", 1e-4)
 
 
 @pytest.mark.large
 def test_an_export_describes_its_whitening(whitened, toy_export):
     path, _ = whitened
-    described = json.loads((path / "export.json").read_text())
-    assert described["whitening"] == {"sentences": 60}
-    plain = opening.open_encoder(toy_export.source).info
-    assert "whitening" not in plain
-    assert described["fingerprint"] != plain["fingerprint"]
-    assert "whitened by 60 sentences" in (path / "README.md").read_text()
-    former = os.path.join(path, "serving")
-    assert former_export.changes(former, {"whitening": None}, None) == [
-        "whitening by 60 sentences, now none (--whitening)"
-    ]
-    assert not former_export.changes(former, {"whitening": {"sentences": 60}}, None)
+    said = "whitened by 60 sentences"
+    model_dirs.assert_fitted_description(path, toy_export.source, "whitening", 60, said)
 
 
 @pytest.mark.large

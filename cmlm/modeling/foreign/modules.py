@@ -152,7 +152,7 @@ def read(folder: str, fitted: Collection[str] = ()) -> Modules:
             last = WHITENING
         # A class of another package may compute anything.
         is_known = kind.startswith(_PACKAGE) and last in left
-        is_known = is_known and _FITTED.get(last, "") in ("", *fitted)
+        is_known = is_known and (last not in _FITTED or _FITTED[last] in fitted)
         if not is_known or (last == "Dense" and found.pooling != "cls"):
             raise UserError(
                 f"{path} has the module {kind!r} at position {number}; allowed, in this"
