@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from unittest import mock
 
+import commands
 import numpy as np
 import oracles
 import tensorflow as tf
@@ -159,6 +160,29 @@ def oracle_vectors(trained: OpenedWeights, texts) -> np.ndarray:
         tokens = oracles.bert(weights, ids, mask, trained.config.model.num_layers)
         rows.append(oracles.pool(tokens, mask, "mean")[0])
     return np.array(rows)
+
+
+def export_fitted(
+    source: str, texts: list[str], folder: Path, flag: str
+) -> tuple[Path, tuple[str, str]]:
+    """Exports a run with a layer that two files of text determine.
+
+    Args:
+        source: the run.
+        texts: the sentences; blank lines come between those of the first file.
+        folder: gets the files and the export.
+        flag: the flag that adds the layer, without --.
+
+    Returns:
+        The export, and the flags of the command for the run and the layer.
+    """
+    (folder / "first.txt").write_text("\n\n".join(texts[:20]) + "\n")
+    (folder / "second.txt").write_text("\n".join(texts[20:]) + "\n")
+    flags = f"--model_dir={source}", f"--{flag}={folder}/*.txt"
+    done = commands.run("export.tfhub", *flags, f"--export_dir={folder}/out")
+    assert done.returncode == 0, done.stderr
+    assert f"{flag}: {len(texts)} sentences of 2 files" in done.stderr
+    return folder / "out", flags
 
 
 def assert_fitted_encoder(export: Path, texts, vectors, layer: str, atol: float):

@@ -38,13 +38,7 @@ def texts():
 def weighted(toy_export, texts, tmp_path_factory):
     """The export of a run that is weighted by two files, and the command's flags."""
     folder = tmp_path_factory.mktemp("weighted")
-    (folder / "first.txt").write_text("\n\n".join(texts[:20]) + "\n")
-    (folder / "second.txt").write_text("\n".join(texts[20:]) + "\n")
-    flags = f"--model_dir={toy_export.source}", f"--sif={folder}/*.txt"
-    done = commands.run("export.tfhub", *flags, f"--export_dir={folder}/out")
-    assert done.returncode == 0, done.stderr
-    assert "sif: 50 sentences of 2 files" in done.stderr
-    return folder / "out", flags
+    return model_dirs.export_fitted(toy_export.source, texts, folder, "sif")
 
 
 @pytest.fixture(scope="module")

@@ -79,13 +79,7 @@ def texts():
 def whitened(toy_export, texts, tmp_path_factory):
     """The export of a run that is whitened by two files, and the command."""
     folder = tmp_path_factory.mktemp("whitened")
-    (folder / "first.txt").write_text("\n\n".join(texts[:20]) + "\n")
-    (folder / "second.txt").write_text("\n".join(texts[20:]) + "\n")
-    flags = f"--model_dir={toy_export.source}", f"--whitening={folder}/*.txt"
-    done = commands.run("export.tfhub", *flags, f"--export_dir={folder}/out")
-    assert done.returncode == 0, done.stderr
-    assert "whitening: 60 sentences of 2 files" in done.stderr
-    return folder / "out", flags
+    return model_dirs.export_fitted(toy_export.source, texts, folder, "whitening")
 
 
 @pytest.fixture(scope="module")
