@@ -71,9 +71,8 @@ def build(
 
     exported.__call__ = call
     # A checkpoint names a variable by the first way to it, so readers know these.
-    for layer in (encoder.word_weights, encoder.whitening):
-        if layer is not None:
-            setattr(exported, layer.name, layer.variables)
+    for name, layer in encoder.fitted.items():
+        setattr(exported, name, layer.variables)
     exported.trainable_variables = list(encoder.trainable_variables)
     exported.variables = list(encoder.variables)
     exported.regularization_losses = []

@@ -6,6 +6,7 @@ import sys
 
 from absl import flags
 
+from cmlm.common import choices
 from cmlm.common.counts import counted
 from cmlm.errors import naming
 
@@ -14,8 +15,7 @@ FLAGS = flags.FLAGS
 flags.disclaim_key_flags()
 
 _TEXT = "Text, one sentence a line: files, globs or a list of them. "
-# In the order in which an encoder computes the layers.
-NAMES = ("sif", "whitening")
+NAMES = choices.FITTED
 
 
 def define() -> None:
@@ -76,6 +76,10 @@ def add_layers(opened, seq_length: int, texts: dict[str, list[str]]) -> None:
     from export import text_fitting
 
     add = {"sif": text_fitting.weigh_words, "whitening": text_fitting.whiten}
+    if texts:
+        # A layer depends on the ones before it.
+        later = NAMES[min(map(NAMES.index, texts)) :]
+        opened.leave_out(name for name in later if name not in texts)
     for name, paths in texts.items():
         with naming(f"--{name}"):
             count = add[name](opened, seq_length, paths)

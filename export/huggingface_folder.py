@@ -431,7 +431,7 @@ def _dense(name: str, kernel: np.ndarray, bias: np.ndarray, activation: str) -> 
 
 
 def _word_weights(opened: OpenedWeights) -> _Module:
-    vocab, table = opened.tokenizer.vocab, opened.encoder.word_weights.table
+    vocab, table = opened.tokenizer.vocab, opened.encoder.sif.table
     config = {
         "vocab": vocab,
         "word_weights": dict(zip(vocab, table.tolist(), strict=True)),
@@ -442,12 +442,11 @@ def _word_weights(opened: OpenedWeights) -> _Module:
 
 
 def _whitening(opened: OpenedWeights) -> _Module:
-    fitted = opened.encoder.whitening.fitted
+    layer = opened.encoder.whitening
     # The map reads the first dimensions only.
-    left_out = opened.config.model.hidden_size - len(fitted.kernel)
-    kernel = np.pad(fitted.kernel, [(0, left_out), (0, 0)])
-    bias = -fitted.mean @ fitted.kernel
-    return _dense(modules.WHITENING, kernel, bias, "linear.Identity")
+    left_out = opened.config.model.hidden_size - len(layer.kernel)
+    kernel = np.pad(layer.kernel, [(0, left_out), (0, 0)])
+    return _dense(modules.WHITENING, kernel, layer.bias, "linear.Identity")
 
 
 def _modules(
@@ -455,7 +454,7 @@ def _modules(
 ) -> Iterator[_Module]:
     """Yields the modules behind the Transformer in their order."""
     model, encoder = opened.config.model, opened.encoder
-    if encoder.word_weights is not None:
+    if encoder.sif is not None:
         yield _word_weights(opened)
     config = modules.pooling_config(model.pooling, model.hidden_size)
     yield _Module("Pooling", "Pooling", config, {})

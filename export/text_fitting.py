@@ -52,7 +52,7 @@ def weigh_words(opened: OpenedWeights, seq_length: int, paths: Sequence[str]) ->
     counts[[opened.tokenizer.cls_id, opened.tokenizer.sep_id]] = 0
     if not counts.any():
         raise UserError("the text has no words; allowed: at least one sentence")
-    opened.encoder.word_weights = WordWeights(sif.weights(counts), sentences)
+    opened.encoder.sif = WordWeights(sif.weights(counts), sentences)
     return sentences
 
 
@@ -70,8 +70,9 @@ def whiten(opened: OpenedWeights, seq_length: int, paths: Sequence[str]) -> int:
     Raises:
         UserError: a file is damaged, or the text is too short.
     """
+    opened.encoder.whitening = None
     reading = Reading(seq_length=seq_length, precision="float32")
     encoder = opening.from_weights(opened, reading, opened.checkpoint)
     fitted = whitening.fit(vector_moments.sample(encoder, paths, SENTENCES))
-    opened.encoder.whitening = Whitening(fitted)
+    opened.encoder.whitening = Whitening(**vars(fitted))
     return fitted.sentences

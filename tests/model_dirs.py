@@ -203,6 +203,30 @@ def assert_fitted_encoder(export: Path, texts, vectors, layer: str, atol: float)
     assert trained and not any(layer in name for name in trained)
 
 
+def assert_reread(export: Path, flag: str, texts: list[str]):
+    """The weights of an export come with a layer that text determined.
+
+    Args:
+        export: the export.
+        flag: the flag that added the layer, without --.
+        texts: the sentences.
+    """
+    source = str(export / "encoder")
+    opened = opening.open_weights(source)
+    assert list(opened.encoder.fitted) == [flag]
+    described = json.loads((export / "export.json").read_text())
+    assert fingerprints.fingerprint(opened) == described["fingerprint"]
+    expected = opening.open_encoder(str(export)).encode(texts)
+    found = opening.from_weights(opened).encode(texts)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    folder = export.parent / "folder"
+    done = commands.run("export.huggingface", f"--from={source}", f"--output={folder}")
+    assert done.returncode == 0, done.stderr
+    found = opening.open_encoder(str(folder))
+    assert found.info["fingerprint"] == described["fingerprint"]
+    np.testing.assert_allclose(found.encode(texts), expected, atol=1e-5)
+
+
 def assert_fitted_description(
     export: Path, source: str, flag: str, count: int, said: str
 ):

@@ -18,11 +18,11 @@ import tokenizers as hugging_face
 import yaml
 
 from cmlm.config import model_dir, run_records
-from cmlm.encoders import opening, run_weights
+from cmlm.encoders import fingerprints, opening, run_weights
 from cmlm.encoders.graph import SentenceGraph
 from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.modeling import foreign, weights
+from cmlm.modeling import foreign, restoring, weights
 from cmlm.tokenization import bert_normalizer
 from export import huggingface_folder, model_card, text_fitting
 
@@ -149,7 +149,7 @@ def test_modules_follow_pooling_and_normalisation(tmp_path):
 
 
 @pytest.mark.large
-def test_modules_hold_what_text_determines(tmp_path):
+def test_modules_hold_what_text_determines(tmp_path, caplog):
     source = model_dirs.write(tmp_path / "run", **{"model.hidden_size": 16})
     trained = run_weights.load(source, reading=Reading(dimensions=12))
     text = tmp_path / "text.txt"
@@ -183,13 +183,18 @@ def test_modules_hold_what_text_determines(tmp_path):
     found = pooled @ dense["linear.weight"].T + dense["linear.bias"]
     np.testing.assert_allclose(found, outputs["default"], atol=1e-4)
 
-    # The weights come back without them, and a message says so.
-    back = foreign.find(str(folder))
-    assert {"its word weights are left out", "its whitening is left out"} == {
-        warning.partition(";")[0] for warning in back.warnings
-    }
+    # The folder gives the same encoder again.
     opened = opening.open_weights(str(folder))
-    assert opened.encoder.word_weights is None and opened.encoder.whitening is None
+    assert list(opened.encoder.fitted) == ["sif", "whitening"]
+    assert fingerprints.fingerprint(opened) == fingerprints.fingerprint(trained)
+    again = opened.encoder(inputs)["default"]
+    np.testing.assert_array_equal(again, outputs["default"])
+    # A run trains without these layers.
+    model = weights.model_for(opened.config.model, 0)
+    restoring.initialize(model, str(folder))
+    assert not model.encoder.fitted
+    for said in ("its word weights are left out", "its whitening is left out"):
+        assert f"{folder}: {said}; export.tfhub --" in caplog.text
     # Another folder's modules may hold anything.
     config = json.loads((folder / "config.json").read_text())
     del config["cmlm"]["sif"]

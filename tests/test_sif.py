@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from cmlm.common import sif
-from cmlm.encoders import opening, run_weights
-from cmlm.modeling import foreign
+from cmlm.encoders import opening, pruning, run_weights
+from cmlm.encoders.reading import Reading
 
 
 def test_the_weight_of_a_token_falls_with_its_frequency():
@@ -68,7 +68,7 @@ def test_every_saved_model_gives_weighted_means(weighted, expected, texts, toy_e
     np.testing.assert_allclose(found, expected, atol=1e-5)
     plain = opening.open_encoder(toy_export.source).encode(texts)
     assert np.abs(found - plain).max() > 0.05
-    model_dirs.assert_fitted_encoder(path, texts, found, "word_weights", 1e-5)
+    model_dirs.assert_fitted_encoder(path, texts, found, "sif", 1e-5)
 
 
 @pytest.mark.large
@@ -79,13 +79,31 @@ def test_an_export_describes_its_sif(weighted, toy_export):
 
 
 @pytest.mark.large
-def test_its_weights_come_without_sif(weighted, toy_export, texts):
+def test_its_weights_come_with_sif(weighted, toy_export, texts, caplog):
     path, _ = weighted
-    source = foreign.find(str(path / "encoder"))
-    assert any("its word weights are left out" in each for each in source.warnings)
-    reread = opening.from_weights(opening.open_weights(str(path / "encoder")))
+    model_dirs.assert_reread(path, "sif", texts)
+    # It belongs to the pooling mean, and a run trains without it.
+    by_maximum = Reading(pooling="max")
+    reread, plain = (
+        opening.open_encoder(each, by_maximum).encode(texts)
+        for each in (str(path / "encoder"), toy_export.source)
+    )
+    np.testing.assert_allclose(reread, plain, atol=1e-5)
+    said = f"{path}/encoder: its word weights are left out; export.tfhub --sif adds"
+    assert said in caplog.text
+
+
+@pytest.mark.large
+def test_a_pruned_model_comes_without_sif(
+    weighted, toy_export, texts, tmp_path, caplog
+):
+    path, _ = weighted
+    pruned = str(tmp_path / "pruned")
+    pruning.prune(str(path / "encoder"), lambda: iter([texts]), pruned)
+    assert f"{path}/encoder: its word weights are left out" in caplog.text
     plain = opening.open_encoder(toy_export.source)
-    np.testing.assert_allclose(reread.encode(texts), plain.encode(texts), atol=1e-5)
+    found = opening.open_encoder(pruned).encode(texts)
+    np.testing.assert_allclose(found, plain.encode(texts), atol=1e-5)
 
 
 @pytest.mark.large

@@ -4,14 +4,13 @@ import commands
 import model_dirs
 import numpy as np
 import pytest
-import tensorflow as tf
 from sklearn import decomposition
 
 from cmlm.common import whitening
 from cmlm.common.moments import Moments
-from cmlm.encoders import opening, run_weights
+from cmlm.encoders import opening
+from cmlm.encoders.reading import Reading
 from cmlm.errors import UserError
-from cmlm.modeling import foreign
 
 
 def fit(vectors):
@@ -115,18 +114,18 @@ def test_an_export_describes_its_whitening(whitened, toy_export):
 
 
 @pytest.mark.large
-def test_its_weights_come_without_whitening(whitened, toy_export):
+def test_its_weights_come_with_whitening(whitened, toy_export, texts, caplog):
     path, _ = whitened
-    source = foreign.find(str(path / "encoder"))
-    assert any("its whitening is left out" in each for each in source.warnings)
-    opened = opening.open_weights(str(path / "encoder"))
-    assert opened.encoder.whitening is None
-    expected = run_weights.load(toy_export.source).encoder
-    ids = {"input_word_ids": [[2, 7, 3]], "input_mask": [[1, 1, 1]]}
-    ids = {name: tf.constant(rows) for name, rows in ids.items()}
-    np.testing.assert_allclose(
-        opened.encoder(ids)["default"], expected(ids)["default"], atol=1e-6
+    model_dirs.assert_reread(path, "whitening", texts)
+    # It belongs to whole vectors.
+    shorter = Reading(dimensions=12)
+    reread, plain = (
+        opening.open_encoder(each, shorter).encode(texts)
+        for each in (str(path / "encoder"), toy_export.source)
     )
+    np.testing.assert_allclose(reread, plain, atol=1e-5)
+    said = f"{path}/encoder: its whitening is left out; export.tfhub --whitening adds"
+    assert said in caplog.text
 
 
 @pytest.mark.large

@@ -7,6 +7,9 @@ This module imports nothing, so that commands can offer the values in `--help` a
 STRATEGIES = ("one_device", "mirrored", "multi_worker_mirrored", "tpu")
 # Layers of an inference graph (`cmlm.modeling.inference_graph`).
 PRECISIONS = ("float32", "bfloat16")
+# Layers that text determines, in the order in which an encoder computes them
+# (`cmlm.modeling.layers`); the names of their flags (`export.fitting_flags`).
+FITTED = ("sif", "whitening")
 # Numbers in files of vectors (`cmlm.common.arrays`).
 DTYPES = ("float32", "float16")
 # Plain text files (`cmlm.data.sentences`).

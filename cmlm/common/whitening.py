@@ -3,7 +3,7 @@
 Let mu be the mean and S = U L U^T the covariance of the vectors of some sentences.
 Whitening (Su et al., 2021, https://arxiv.org/abs/2103.15316) turns a vector v into
 
-    v' = (v - mu) U (L + r I)^(-1/2)
+    v' = (v - mu) U (L + r I)^(-1/2) = v K + b
 
 The paper has r = 0. Here r is a hundredth of the mean of L: with r = 0, rounding would
 become as large as the directions in which the vectors hardly differ. Layer norm leaves
@@ -32,19 +32,19 @@ class Whitening:
     """The fitted map.
 
     Attributes:
-        mean: mu, float32 [dim].
-        kernel: U (L + r I)^(-1/2), float32 [dim, dim]; the direction of the largest
+        kernel: K = U (L + r I)^(-1/2), float32 [dim, dim]; the direction of the largest
             variance comes first.
+        bias: b = -mu K, float32 [dim].
         sentences: number of vectors that the map was fitted on.
     """
 
-    mean: np.ndarray
     kernel: np.ndarray
+    bias: np.ndarray
     sentences: int
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Whitens vectors, float [n, dim]."""
-        return (vectors - self.mean) @ self.kernel
+        return vectors @ self.kernel + self.bias
 
 
 def fit(moments: Moments) -> Whitening:
@@ -67,6 +67,5 @@ def fit(moments: Moments) -> Whitening:
     variances, directions = principal_axes(covariance)
     ridge = _RIDGE * variances.mean()
     kernel = directions.T / np.sqrt(np.maximum(variances, 0) + ridge)
-    return Whitening(
-        moments.mean.astype(np.float32), kernel.astype(np.float32), moments.count
-    )
+    bias = -moments.mean @ kernel
+    return Whitening(kernel.astype(np.float32), bias.astype(np.float32), moments.count)

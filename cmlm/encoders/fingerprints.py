@@ -31,7 +31,7 @@ def _without_prompt(opened: OpenedWeights) -> str:
     # The hashes are sorted and have no names, because Keras chooses names and order. A
     # pooler that vectors do not depend on is not trainable, so it is left out.
     weights, variables = [], list(opened.encoder.trainable_variables)
-    for layer in _layers_by_flag(opened).values():
+    for layer in opened.encoder.fitted.values():
         variables += layer.variables
     for variable in variables:
         array = np.ascontiguousarray(shared_memory.as_array(variable), "<f4")
@@ -55,12 +55,6 @@ def _without_prompt(opened: OpenedWeights) -> str:
     return checksums.of_values(parts)
 
 
-def _layers_by_flag(opened: OpenedWeights) -> dict:
-    """The layers that text determined, by the name of their flag."""
-    layers = {"sif": opened.encoder.word_weights, "whitening": opened.encoder.whitening}
-    return {name: layer for name, layer in layers.items() if layer is not None}
-
-
 def describe_fitted(opened: OpenedWeights) -> dict[str, dict[str, int]]:
     """Describes the layers that text determined, by the name of their flag.
 
@@ -69,7 +63,7 @@ def describe_fitted(opened: OpenedWeights) -> dict[str, dict[str, int]]:
     """
     return {
         name: {"sentences": layer.sentences}
-        for name, layer in _layers_by_flag(opened).items()
+        for name, layer in opened.encoder.fitted.items()
     }
 
 

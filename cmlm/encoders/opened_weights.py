@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 from cmlm.common import fields
 from cmlm.config import experiment
 from cmlm.errors import UserError, shown
+from cmlm.modeling import foreign, layers
 from cmlm.modeling.encoder import EncoderNetwork
 from cmlm.tokenization.base import Tokenizer
 
@@ -51,6 +53,17 @@ class OpenedWeights:
     def prompts(self) -> dict[str, str]:
         """Texts that may precede a text, by name."""
         return self.config.model.named_prompts
+
+    def leave_out(self, names: Iterable[str] = tuple(layers.FITTED)) -> None:
+        """Leaves out layers that text determined, with a warning for each of them.
+
+        Args:
+            names: names in `layers.FITTED`.
+        """
+        there = [name for name in names if name in self.encoder.fitted]
+        foreign.warn_left_out(self.checkpoint, there)
+        for name in there:
+            setattr(self.encoder, name, None)
 
     @property
     def step(self) -> int:

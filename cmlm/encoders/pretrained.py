@@ -18,7 +18,8 @@ from cmlm.config import experiment
 from cmlm.encoders.opened_weights import DEFAULT_SEQ_LENGTH, OpenedWeights
 from cmlm.encoders.reading import AS_TRAINED, Reading
 from cmlm.errors import UserError, shown
-from cmlm.modeling import encoder_config, foreign, restoring, weights
+from cmlm.modeling import encoder_config, foreign, layers, restoring, weights
+from cmlm.modeling.model import SentenceModel
 from cmlm.modeling.pooling import POOLINGS
 from cmlm.tokenization import tokenizer_file, vocabulary_file
 from cmlm.tokenization.base import Tokenizer
@@ -230,7 +231,9 @@ def load_weights(
     # The seed fixes weights that the source lacks, such as the rows for conditions.
     model = weights.model_for(config.model, config.trainer.seed)
     restoring.take(model, source)
+    fitted_for = model.config.pooling, model.config.vector_width
     reading.apply(model, path)
+    _add_fitted(model, source, *fitted_for)
     tokenizer.prompt = model.config.prompt
     logger.info("weights: %s, %s", path, source.kind)
     if tokenizer.prompt:
@@ -257,6 +260,39 @@ def load_weights(
         ),
         trained_seq_length=source.trained_seq_length,
     )
+
+
+def _add_fitted(
+    model: SentenceModel, source: foreign.Source, mode: str, width: int
+) -> None:
+    """Adds the layers that text determined, or warns that they do not fit.
+
+    Args:
+        model: the model, as its vectors are read.
+        source: the source of its weights.
+        mode: the pooling that the layers were fitted with.
+        width: the width of the vectors that they were fitted on.
+
+    Raises:
+        UserError: the arrays of a layer are missing or have other shapes.
+    """
+    config, encoder = model.config, model.encoder
+    shapes = {
+        "sif": [(config.vocab_size,)],
+        "whitening": [(width, width), (width,)],
+    }
+    for name, found in source.fitted.items():
+        same_width = name == "sif" or config.vector_width == width
+        if config.pooling != mode or not same_width:
+            foreign.warn_left_out(source.path, [name])
+            continue
+        arrays = found.load()
+        if [array.shape for array in arrays] != shapes[name]:
+            raise UserError(
+                f"{source.path}: {name} has arrays of the shapes "
+                f"{[array.shape for array in arrays]}; allowed: {shapes[name]}"
+            )
+        setattr(encoder, name, layers.FITTED[name](*arrays, found.sentences))
 
 
 def _listed(stated: Mapping[str, str]) -> str:

@@ -198,7 +198,10 @@ def _encode(model: str, lines: list[str]) -> np.ndarray:
     Returns:
         float32 [n, dim]: all lines, and for each prompt by name its share of the lines.
     """
-    encoder = opening.from_weights(opening.open_weights(model), name=model)
+    opened = opening.open_weights(model)
+    # A run holds no layers that text determined.
+    opened.leave_out()
+    encoder = opening.from_weights(opened, name=model)
     share = -(-len(lines) // max(len(encoder.prompts), 1))
     return np.concatenate(
         [encoder.encode(lines, progress=False)]

@@ -78,6 +78,8 @@ def finetune(
     """
     # The texts of a task get no prompt: it is for single texts, not for pairs.
     opened = opening.open_weights(model, Reading(prompt="", prompts={}, dimensions=0))
+    # Fine-tuning reads the vectors before these layers.
+    opened.leave_out()
     _check_segments(model, opened, task)
     # GLUE's usual length, or the length of the encoder's training.
     default = None if task.head == "vectors" else GLUE_LENGTH

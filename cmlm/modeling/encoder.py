@@ -91,8 +91,8 @@ class EncoderNetwork(keras.Model):
     Attributes:
         positions: the rows of the position table.
         token_positions: the most tokens of a sentence; later rows belong to conditions.
-        word_weights: weights the tokens of the mean of `default`; None by default. An
-            export may add it.
+        sif: weights the tokens of the mean of `default`; None by default. An export may
+            add it.
         whitening: the last layer of `default`; None by default. An export may add it.
 
     Args:
@@ -132,7 +132,7 @@ class EncoderNetwork(keras.Model):
             )
         self.positions = config.max_position_embeddings
         self.token_positions = config.token_positions
-        self.word_weights: Optional[layers.WordWeights] = None
+        self.sif: Optional[layers.WordWeights] = None
         self.whitening: Optional[layers.Whitening] = None
         self.read_by(config.pooling, projection, config.dimensions)
         # This call creates the variables: heads tie to the embedding table, and
@@ -179,6 +179,12 @@ class EncoderNetwork(keras.Model):
         self.bert.pooler_layer.trainable = uses_pooler
 
     @property
+    def fitted(self) -> dict[str, keras.layers.Layer]:
+        """The layers that text determined, by their names in `layers.FITTED`."""
+        found = {name: getattr(self, name) for name in layers.FITTED}
+        return {name: layer for name, layer in found.items() if layer is not None}
+
+    @property
     def reading_variables(self) -> list[tf.Variable]:
         """The trainable weights that only sentence vectors depend on."""
         found = list(self.bert.pooler_layer.trainable_variables)
@@ -216,8 +222,8 @@ class EncoderNetwork(keras.Model):
         """
         outputs = self._token_outputs(inputs, training)
         mask = inputs["input_mask"]
-        if self.word_weights is not None:
-            mask = self.word_weights(inputs["input_word_ids"], mask)
+        if self.sif is not None:
+            mask = self.sif(inputs["input_word_ids"], mask)
         vectors = self.vectors_of(outputs["sequence_output"], mask)
         vectors = pooling.shorten(vectors, self.dimensions)
         if self.whitening is not None:

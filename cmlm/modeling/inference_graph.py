@@ -49,7 +49,7 @@ class InferenceEncoder(tf.Module):
         config: the encoder's configuration.
         arrays: the encoder's weights by the names of `weights`.
         projection: P(v); needed only for `sentence_vector="projected"`.
-        word_weights, whitening: layers of the encoder, if it has them.
+        sif, whitening: layers of the encoder, if it has them.
         precision: the precision of the layers, one of `choices.PRECISIONS`.
             Embeddings, pooling and vectors are always float32: they cost little, and
             later layers cannot recover the digits they lose.
@@ -60,14 +60,14 @@ class InferenceEncoder(tf.Module):
         config: EncoderConfig,
         arrays: Mapping[str, np.ndarray],
         projection: Optional[ViewProjection] = None,
-        word_weights: Optional[WordWeights] = None,
+        sif: Optional[WordWeights] = None,
         whitening: Optional[Whitening] = None,
         precision: str = "float32",
     ):
         super().__init__(name="inference")
         self._config = config
         self._projection = projection
-        self._word_weights = word_weights
+        self._sif = sif
         self._whitening = whitening
         self._dtype = tf.as_dtype(precision)
         arrays = _merged(arrays, config.num_layers)
@@ -118,8 +118,8 @@ class InferenceEncoder(tf.Module):
         else:
             x = self._block(last, x, bias, real)
             tokens = tf.gather(x, real.place)
-        if self._word_weights is not None:
-            mask = self._word_weights(ids, mask)
+        if self._sif is not None:
+            mask = self._sif(ids, mask)
         vectors = tf.cast(self._pool(tokens, mask), tf.float32)
         if self._projection is not None:
             vectors = tf.reduce_mean(self._projection(vectors), axis=1)
@@ -250,7 +250,7 @@ def build(
 ) -> InferenceEncoder:
     """Builds the inference graph of an encoder, with a copy of its current weights.
 
-    P(v), word weights and whitening are not copied: the graph shares these layers of
+    P(v), SIF and whitening are not copied: the graph shares these layers of
     `encoder`.
 
     Args:
@@ -268,7 +268,7 @@ def build(
         config,
         arrays,
         encoder.projection,
-        encoder.word_weights,
+        encoder.sif,
         encoder.whitening,
         precision,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from official.nlp.modeling import layers as nlp_layers
 
-from cmlm.common import whitening
+from cmlm.common import choices
 from cmlm.common.keras import keras
 from cmlm.modeling import fused, step_mode
 
@@ -191,7 +191,7 @@ class WordWeights(keras.layers.Layer):
     """
 
     def __init__(self, table: np.ndarray, sentences: int):
-        super().__init__(name="word_weights", trainable=False, dtype="float32")
+        super().__init__(name="sif", trainable=False, dtype="float32")
         self.table, self.sentences = table, sentences
         self._variable = tf.Variable(table, trainable=False, name="table")
 
@@ -212,22 +212,27 @@ class Whitening(keras.layers.Layer):
     """Whitens sentence vectors; no objective trains it.
 
     Args:
-        fitted: the map, see `common/whitening.py`.
+        kernel, bias: the map, see `common/whitening.py`.
+        sentences: number of sentences that the map was fitted on.
 
     Attributes:
-        fitted: the map.
-        sentences: number of sentences that the map was fitted on.
+        kernel, bias, sentences: as above.
     """
 
-    def __init__(self, fitted: whitening.Whitening):
+    def __init__(self, kernel: np.ndarray, bias: np.ndarray, sentences: int):
         super().__init__(name="whitening", trainable=False, dtype="float32")
-        self.fitted, self.sentences = fitted, fitted.sentences
-        self._mean = tf.Variable(fitted.mean, trainable=False, name="mean")
-        self._kernel = tf.Variable(fitted.kernel, trainable=False, name="kernel")
+        self.kernel, self.bias, self.sentences = kernel, bias, sentences
+        self._kernel = tf.Variable(kernel, trainable=False, name="kernel")
+        self._bias = tf.Variable(bias, trainable=False, name="bias")
 
     def call(self, vectors: tf.Tensor) -> tf.Tensor:
         """Whitens vectors, float32 [batch, dim]."""
-        return tf.matmul(vectors - self._mean, self._kernel)
+        return tf.matmul(vectors, self._kernel) + self._bias
+
+
+# The layers that text determines. Each takes its arrays, which are its variables, and
+# the number of sentences.
+FITTED = dict(zip(choices.FITTED, (WordWeights, Whitening), strict=True))
 
 
 class MaskedLM(nlp_layers.MaskedLM):

@@ -149,6 +149,8 @@ def initialize(
         parts = _initialize_own(model, path, layers)
     else:
         parts = take(model, foreign.with_layers(source, layers))
+        # Objectives train vectors without these layers.
+        foreign.warn_left_out(source.path, source.fitted)
     if SECOND_ENCODER in model.parts and SECOND_ENCODER not in parts:
         # Not the projection of CMLM, which the first encoder may have.
         model.second_encoder().bert.set_weights(model.encoder.bert.get_weights())

@@ -19,7 +19,12 @@ from cmlm.common import files
 from cmlm.errors import UserError
 from cmlm.modeling import export_layout, latest
 from cmlm.modeling.foreign import huggingface, modules, tensors, tf_checkpoints, tf_hub
-from cmlm.modeling.foreign.base import Source, check_layers, with_layers
+from cmlm.modeling.foreign.base import (
+    Source,
+    check_layers,
+    warn_left_out,
+    with_layers,
+)
 
 __all__ = [
     "ACCEPTED",
@@ -27,6 +32,7 @@ __all__ = [
     "check_layers",
     "find",
     "refuse_other_weights",
+    "warn_left_out",
     "with_layers",
 ]
 

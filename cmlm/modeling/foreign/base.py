@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +17,20 @@ from cmlm.errors import UserError
 from cmlm.modeling import weights
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
+
+logger = logging.getLogger(__name__)
+
+
+class Fitted(NamedTuple):
+    """A layer of an export of ours that text determined, see `layers.FITTED`.
+
+    Attributes:
+        sentences: the number of sentences of the text.
+        load: reads the arrays of the layer.
+    """
+
+    sentences: int
+    load: Callable[[], list[np.ndarray]]
 
 
 @dataclasses.dataclass
@@ -42,6 +57,7 @@ class Source:
         normalized: whether its last module scales the vectors to length 1.
         prompts: texts that may precede a text, by name; no name has a `=`.
         prompt: the text that precedes every text by default, or "".
+        fitted: the layers that text determined, by their names in `layers.FITTED`.
         unused: names of known weights that this project ignores.
         notes: assumptions, one sentence each.
         warnings: settings that change vectors and that the user decides on, likewise.
@@ -61,18 +77,28 @@ class Source:
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     prompt: str = ""
+    fitted: dict[str, Fitted] = dataclasses.field(default_factory=dict)
     unused: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     warnings: list[str] = dataclasses.field(default_factory=list)
 
 
-# The warnings that weights come without a layer that text determined, by the flag of
-# our exports that adds the layer.
-LEFT_OUT = {
+_LEFT_OUT = {
     "sif": "its word weights are left out; export.tfhub --sif adds them to an export",
     "whitening": "its whitening is left out; export.tfhub --whitening adds it to an "
     "export",
 }
+
+
+def warn_left_out(path: str, names: Iterable[str]) -> None:
+    """Warns that an encoder loses layers that text determined.
+
+    Args:
+        path: the encoder.
+        names: the names of the layers in `layers.FITTED`.
+    """
+    for name in names:
+        logger.warning("%s: %s", path, _LEFT_OUT[name])
 
 
 def with_layers(source: Source, layers: Sequence[int]) -> Source:

@@ -12,6 +12,7 @@ only table of names; `export.huggingface` uses it too.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -171,6 +172,7 @@ def read(folder: str) -> base.Source:
         seq_length=length,
         **tokenizer,
         own_positions=bool(ours),
+        fitted=_fitted(folder, around, ours, path, model),
         normalized=around.normalized,
         prompts=around.prompts,
         prompt=around.prompt,
@@ -178,6 +180,29 @@ def read(folder: str) -> base.Source:
         notes=notes,
         warnings=warnings,
     )
+
+
+def _fitted(
+    folder: str, around: modules.Modules, ours: dict, path: str, model: dict
+) -> dict[str, base.Fitted]:
+    """The modules that text determined, see `base.Source`.
+
+    Args:
+        folder: the folder.
+        around: its modules.
+        ours: the settings that our own exports add to config.json.
+        path: the path of config.json.
+        model: fields of EncoderConfig.
+    """
+    width, found = model.get("dimensions") or model["hidden_size"], {}
+    for name, where in around.fitted.items():
+        about = json_files.field(ours, name, dict, path)
+        read = functools.partial(
+            modules.read_fitted, name, os.path.join(folder, where), width
+        )
+        sentences = json_files.field(about, "sentences", int, path, at_least=1)
+        found[name] = base.Fitted(sentences, read)
+    return found
 
 
 def _arrays(stored: tensors.Tensors, found: Mapping[str, str]) -> dict[str, np.ndarray]:

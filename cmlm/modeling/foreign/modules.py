@@ -12,7 +12,6 @@ import tensorflow as tf
 from cmlm.common import json_files
 from cmlm.errors import UserError, shown
 from cmlm.modeling import pooling, weights
-from cmlm.modeling.foreign import base
 from cmlm.modeling.foreign.tensors import Tensors
 
 FILE_NAME = "modules.json"
@@ -24,7 +23,7 @@ TRUNCATED = "truncate_dim"
 WHITENING = "Whitening"
 # The modules, in the order in which this project computes them.
 _ORDER = ("Transformer", "WordWeights", "Pooling", "Dense", WHITENING, "Normalize")
-# The flags of our own exports that add the others.
+# The flags of our own exports that add modules.
 _FITTED = {"WordWeights": "sif", WHITENING: "whitening"}
 _CONFIG = "config.json"
 _COSINE = "cosine"
@@ -62,6 +61,8 @@ class Modules:
         transformer: the Transformer's folder, relative to the folder; "" for itself.
         pooling: a key of `pooling.POOLINGS`; "" if the folder does not state it.
         dense: the folder of the Dense module, relative to the folder; "" without one.
+        fitted: the folders of the modules that text determined, relative to the folder,
+            by their names in `layers.FITTED`.
         normalized: whether vectors are scaled to length 1.
         prompts: the texts that may precede a text, by name.
         prompt: the text that precedes every text by default, or "".
@@ -74,6 +75,7 @@ class Modules:
     transformer: str = ""
     pooling: str = ""
     dense: str = ""
+    fitted: dict[str, str] = dataclasses.field(default_factory=dict)
     normalized: bool = False
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
     prompt: str = ""
@@ -172,7 +174,7 @@ def read(folder: str, fitted: Collection[str] = ()) -> Modules:
                     "the pooling"
                 )
         elif last in _FITTED:
-            found.warnings.append(base.LEFT_OUT[_FITTED[last]])
+            found.fitted[_FITTED[last]] = where
         elif last == "Dense":
             found.dense, found.pooling = where, "pooler"
         else:
@@ -217,6 +219,21 @@ def _pooling(path: str) -> str:
             f"{path} pools by {', '.join(modes)}; allowed: one of {', '.join(allowed)}"
         )
     return allowed[modes[0]]
+
+
+def read_fitted(name: str, folder: str, dimensions: int) -> list[np.ndarray]:
+    """Reads the arrays of a module that text determined.
+
+    Args:
+        name: its name in `layers.FITTED`.
+        folder: its folder.
+        dimensions: the components of a vector that it reads.
+    """
+    stored = Tensors(folder)
+    if name == "sif":
+        return [stored.read("emb_layer.weight")[:, 0]]
+    kernel = stored.read("linear.weight").T[:dimensions]
+    return [np.ascontiguousarray(kernel), stored.read("linear.bias")]
 
 
 def read_dense(folder: str) -> dict[str, np.ndarray]:

@@ -59,7 +59,7 @@ _TF1_UNUSED = re.compile(
 # Checkpoint keys that training or an export stores beside the encoder.
 _UNUSED = re.compile(
     r"OPTIMIZER_SLOT|(^|/)(optimizer|_optimizer|save_counter|global_step|next_sentence|"
-    r"classification_heads|do_lower_case|dropout_state|_random_generator|word_weights|"
+    r"classification_heads|do_lower_case|dropout_state|_random_generator|sif|"
     r"whitening)/|^step/"
 )
 _GARDEN = re.compile(

@@ -8,17 +8,19 @@ read as a file and never run.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from cmlm.common import checksums, files, json_files
 from cmlm.common import prompts as prompts_lib
 from cmlm.errors import UserError, one_line
-from cmlm.modeling import export_layout
+from cmlm.modeling import export_layout, layers
 from cmlm.modeling.foreign import base, tf_checkpoints
 from cmlm.modeling.pooling import POOLINGS
 from cmlm.tokenization import rules as rules_lib
@@ -63,11 +65,6 @@ def read(folder: str) -> base.Source:
         default = _Default() if settings else _default(saved)
         model |= _beyond_weights(saved, settings, default, model["hidden_size"], notes)
         vocab_name = _own_vocabulary(saved, folder)
-        warnings += [
-            warning
-            for flag, warning in base.LEFT_OUT.items()
-            if _is_described(description, flag)
-        ]
         if not settings and _child_of_root(saved, _OWN_ASSET) is not None:
             warnings.append(
                 f"{export_layout.DESCRIPTION} of this export is missing beside the "
@@ -96,6 +93,7 @@ def read(folder: str) -> base.Source:
         ),
         rules=rules | _rules(stored, folder, vocab_name, vocab, notes),
         own_positions=bool(settings),
+        fitted=_fitted(stored, folder, description),
         **(
             _beyond_graph(description, settings)
             if settings
@@ -177,9 +175,29 @@ def _own_settings(path: str) -> dict[str, Any]:
     return settings
 
 
-def _is_described(path: str, flag: str) -> bool:
-    """Whether an export of this project has the layer of a flag."""
-    return bool(json_files.field(json_files.optional(path), flag, dict, path, {}))
+def _fitted(stored, folder: str, path: str) -> dict[str, base.Fitted]:
+    """The layers of our own export that text determined, see `base.Source`.
+
+    Args:
+        stored: the checkpoint of the export.
+        folder: the folder of the SavedModel.
+        path: the description, export.json.
+    """
+    description, found = json_files.optional(path), {}
+    for name in layers.FITTED:
+        about = json_files.field(description, name, dict, path, {})
+        if about:
+            sentences = json_files.field(about, "sentences", int, path, at_least=1)
+            read = functools.partial(_below, stored, f"{name}/", folder)
+            found[name] = base.Fitted(sentences, read)
+    return found
+
+
+def _below(stored, prefix: str, folder: str) -> list[np.ndarray]:
+    """Reads the tensors whose keys have a prefix, in the order of their keys."""
+    keys = sorted(stored.get_variable_to_shape_map())
+    chosen = [key for key in keys if key.startswith(prefix)]
+    return [tf_checkpoints.tensor(stored, key, folder) for key in chosen]
 
 
 def _rules(
