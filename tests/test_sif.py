@@ -89,7 +89,7 @@ def test_its_weights_come_with_sif(weighted, toy_export, texts, caplog):
         for each in (str(path / "encoder"), toy_export.source)
     )
     np.testing.assert_allclose(reread, plain, atol=1e-5)
-    said = f"{path}/encoder: its word weights are left out; export.tfhub --sif adds"
+    said = f"{path}/encoder: its word weights are left out; an export adds them"
     assert said in caplog.text
 
 

@@ -124,7 +124,7 @@ def test_its_weights_come_with_whitening(whitened, toy_export, texts, caplog):
         for each in (str(path / "encoder"), toy_export.source)
     )
     np.testing.assert_allclose(reread, plain, atol=1e-5)
-    said = f"{path}/encoder: its whitening is left out; export.tfhub --whitening adds"
+    said = f"{path}/encoder: its whitening is left out; an export adds it with --"
     assert said in caplog.text
 
 

@@ -84,9 +84,8 @@ class Source:
 
 
 _LEFT_OUT = {
-    "sif": "its word weights are left out; export.tfhub --sif adds them to an export",
-    "whitening": "its whitening is left out; export.tfhub --whitening adds it to an "
-    "export",
+    "sif": "its word weights are left out; an export adds them with --sif",
+    "whitening": "its whitening is left out; an export adds it with --whitening",
 }
 
 
