@@ -218,13 +218,13 @@ def assert_reread(export: Path, flag: str, texts: list[str]):
     assert fingerprints.fingerprint(opened) == described["fingerprint"]
     expected = opening.open_encoder(str(export)).encode(texts)
     found = opening.from_weights(opened).encode(texts)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
     folder = export.parent / "folder"
     done = commands.run("export.huggingface", f"--from={source}", f"--output={folder}")
     assert done.returncode == 0, done.stderr
     found = opening.open_encoder(str(folder))
     assert found.info["fingerprint"] == described["fingerprint"]
-    np.testing.assert_allclose(found.encode(texts), expected, atol=1e-5)
+    np.testing.assert_allclose(found.encode(texts), expected, atol=1e-4)
 
 
 def assert_fitted_description(
