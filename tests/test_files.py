@@ -225,8 +225,10 @@ def test_a_few_bad_bytes_have_one_warning(tmp_path, caplog, monkeypatch):
     for _ in range(2):
         with files.open_text(str(path)) as lines:
             assert list(lines)[-1] == "caf\ufffd\n"
-    said = "text.txt is UTF-8 in part: 1 of its 10 lines have invalid bytes"
+    said = "text.txt is UTF-8 in part: 1 of its 10 lines have invalid bytes, line 10 f"
     assert [said in record.message for record in caplog.records] == [True]
+    # It would spoil the good lines.
+    assert "iconv" not in caplog.text
 
 
 @pytest.mark.parametrize(

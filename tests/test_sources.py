@@ -113,13 +113,23 @@ def test_text_in_another_encoding_is_refused(tmp_path, layout):
     few = [line.encode("latin-1")] * 10
     path.write_bytes(b"".join([line.encode(), *few]))
     assert read(path, layout)[1] == {"invalid UTF-8 replaced": 10}
-    path.write_bytes(b"".join([line.encode(), *few, few[0]]))
-    with pytest.raises(UserError) as caught:
-        read(path, layout)
-    with pytest.raises(UserError) as plain, files.open_text(str(path)) as lines:
-        list(lines)
-    assert str(caught.value) == str(plain.value)
-    assert "a.txt is not UTF-8: 11 of its 12 lines have invalid" in str(caught.value)
+
+    def refused(*content):
+        path.write_bytes(b"".join(content))
+        with pytest.raises(UserError) as caught:
+            read(path, layout)
+        with pytest.raises(UserError) as plain, files.open_text(str(path)) as lines:
+            list(lines)
+        assert str(caught.value) == str(plain.value)
+        return str(caught.value)
+
+    said = refused(line.encode(), *few, few[0])
+    assert "a.txt is not UTF-8: 11 of its 12 lines have invalid" in said
+    assert "; `iconv -f LATIN1 " in said
+    # iconv would spoil the good lines.
+    said = refused(*[line.encode()] * 20, *few, few[0])
+    assert "11 of its 31 lines have invalid bytes, line 21 first; the lines mix" in said
+    assert "iconv" not in said
     path.write_bytes(b"".join([line.encode() * 100, *few, few[0]]))
     assert read(path, layout)[1] == {"invalid UTF-8 replaced": 11}
 

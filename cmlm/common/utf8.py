@@ -15,8 +15,15 @@ _MAX_INVALID_SHARE = 0.1
 _FEW_INVALID = 10
 _CURE = (
     "`iconv -f LATIN1 -t UTF-8 OLD > NEW` converts Western European text, LATIN5 "
-    "Turkish, CP1251 Russian"
+    "Turkish, CP1251 Russian, GB18030 Chinese"
 )
+# iconv would turn the good lines into other letters.
+_CURE_OF_MIXED = (
+    "the lines mix encodings: convert only the invalid ones, "
+    "`LC_ALL=C.UTF-8 grep -anxv '.*' FILE` lists them"
+)
+# Short lines in Chinese encodings may be valid by chance.
+_MIN_VALID_SHARE = 0.1
 # A file of several that were joined has a byte order mark inside, too.
 MARK = "\ufeff"
 # The characters that tf.strings.strip removes: every reader treats the same lines and
@@ -41,7 +48,9 @@ def nul_byte(path: str, number: int) -> UserError:
     return UserError(f"{path} is not text: line {number} has a NUL byte")
 
 
-def refuse_other_encoding(name: str, invalid: int, lines: int, first: int = 0) -> None:
+def refuse_other_encoding(
+    name: str, invalid: int, lines: int, first: int = 0, not_ascii: int = 0
+) -> None:
     """Raises UserError if text has so many invalid lines that it is not UTF-8.
 
     Args:
@@ -49,12 +58,14 @@ def refuse_other_encoding(name: str, invalid: int, lines: int, first: int = 0) -
         invalid: number of its lines with invalid bytes.
         lines: number of all its lines.
         first: number of the first invalid line; 0 for several files.
+        not_ascii: number of its lines with other bytes than ASCII; 0 for several files.
     """
     if _too_many(invalid, lines):
+        mixed = not_ascii - invalid > _MIN_VALID_SHARE * not_ascii
         where = f", line {first} first" if first else ""
         raise UserError(
             f"{name} is not UTF-8: {invalid:,} of its {lines:,} lines have invalid"
-            f" bytes{where}; {_CURE}"
+            f" bytes{where}; {_CURE_OF_MIXED if mixed else _CURE}"
         )
 
 
@@ -94,7 +105,7 @@ class Lines(io.TextIOWrapper):
     def __init__(self, stream: BinaryIO, path: str, limit: int):
         super().__init__(stream, "utf-8-sig", "cmlm.invalid", newline="\n")
         self._path, self._limit = path, limit
-        self.number = self.invalid = self._first_invalid = 0
+        self.number = self.invalid = self._first_invalid = self._not_ascii = 0
 
     def read(self, size: int = -1) -> str:
         return super().read(size).replace(_INVALID, _REPLACED)
@@ -117,7 +128,9 @@ class Lines(io.TextIOWrapper):
             self.invalid += 1
             self._first_invalid = self._first_invalid or self.number
             line = line.replace(_INVALID, _REPLACED)
-        return line.removeprefix(MARK)
+        line = line.removeprefix(MARK)
+        self._not_ascii += not line.isascii()
+        return line
 
     def check_encoding(self) -> None:
         """Refuses, or warns of, the lines so far with invalid bytes.
@@ -127,10 +140,15 @@ class Lines(io.TextIOWrapper):
         if not self.invalid:
             return
         refuse_other_encoding(
-            self._path, self.invalid, self.number, self._first_invalid
+            self._path,
+            self.invalid,
+            self.number,
+            self._first_invalid,
+            self._not_ascii,
         )
         # Many files are read twice.
         once.warn(
             f"{self._path} is UTF-8 in part: {self.invalid:,} of its "
-            f"{self.number:,} lines have invalid bytes; {_CURE}"
+            f"{self.number:,} lines have invalid bytes, line {self._first_invalid} "
+            "first"
         )

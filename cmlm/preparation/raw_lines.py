@@ -114,14 +114,14 @@ class Lines:
         self._unpacked, self._path, self._counts = unpacked, path, counts
 
     def __iter__(self) -> Iterator[str]:
-        first_invalid = 0
+        first_invalid = not_ascii = 0
         for index in itertools.count():
             line = self.stream.readline(MAX_BYTES)
             if not line or (self._unpacked.damage and line[-1:] != b"\n"):
                 # An incomplete last line is dropped.
                 utf8.refuse_nul_bytes(self._path, self._counts[NUL_LINES], index)
                 utf8.refuse_other_encoding(
-                    self._path, self._counts[INVALID], index, first_invalid
+                    self._path, self._counts[INVALID], index, first_invalid, not_ascii
                 )
                 return
             self._counts[LINES] = index + 1
@@ -136,6 +136,7 @@ class Lines:
             text = decode(line, self._counts)
             if self._counts[INVALID] and not first_invalid:
                 first_invalid = index + 1
+            not_ascii += not text.isascii()
             yield text
 
 
