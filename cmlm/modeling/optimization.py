@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Optional
 
 import tensorflow as tf
-from official.modeling import hyperparams, optimization
-from official.modeling.optimization import lamb, legacy_adamw
+from official.modeling import hyperparams
+from official.modeling.optimization import lamb, legacy_adamw, lr_schedule
 
 from cmlm.common import fields
 
@@ -150,7 +150,7 @@ def build_optimizer(config: OptimizerConfig, train_steps: int) -> AdamW | Lamb:
             f"{config.decay_steps:,}",
             f"{config.warmup_steps:,}",
         )
-    rate = _factory(config, train_steps).build_learning_rate()
+    rate = _schedule(config, train_steps)
     optimizer = {"adamw": AdamW, "lamb": Lamb}[config.type](rate, **_settings(config))
     # Keras would keep rates and decays as variables, and a checkpoint would set them
     # back to the values of the start before. As numbers they follow the configuration.
@@ -160,7 +160,7 @@ def build_optimizer(config: OptimizerConfig, train_steps: int) -> AdamW | Lamb:
 
 def learning_rate(config: OptimizerConfig, train_steps: int, step: int) -> float:
     """Returns the learning rate of the update after `step` updates."""
-    rate = _factory(config, train_steps).build_learning_rate()
+    rate = _schedule(config, train_steps)
     return float(rate(step) if callable(rate) else rate)
 
 
@@ -184,44 +184,24 @@ def _settings(config: OptimizerConfig) -> dict:
     return settings
 
 
-def _factory(
-    config: OptimizerConfig, train_steps: int
-) -> optimization.OptimizerFactory:
-    params = {
-        # The rate does not depend on it, but the factory asks for one.
-        "optimizer": {"type": config.type},
-        "learning_rate": _after_warmup(config, train_steps),
-    }
-    if config.warmup_steps:
-        params["warmup"] = {
-            "type": "linear",
-            "linear": {"warmup_steps": config.warmup_steps, "warmup_learning_rate": 0},
-        }
-    return optimization.OptimizerFactory(optimization.OptimizationConfig(params))
-
-
 def _linear_steps(config: OptimizerConfig, train_steps: int) -> int:
     """The steps between the end of the warm-up and the end of a linear decay."""
     return (config.decay_steps or train_steps) - config.warmup_steps
 
 
-def _after_warmup(config: OptimizerConfig, train_steps: int) -> dict:
-    """Model Garden's settings of the rate after the warm-up."""
+def _schedule(config: OptimizerConfig, train_steps: int):
+    """The learning rate: a Keras schedule, or the number that it always is."""
+    rate = config.learning_rate
     decay_steps = _linear_steps(config, train_steps)
     # A warm-up that ends no earlier than the decay leaves nothing to decay.
-    if config.decay == "constant" or decay_steps <= 0:
-        return {
-            "type": "constant",
-            "constant": {"learning_rate": config.learning_rate},
-        }
-    return {
-        "type": "polynomial",
-        "polynomial": {
-            "initial_learning_rate": config.learning_rate,
-            "end_learning_rate": config.end_learning_rate,
-            "decay_steps": decay_steps,
-            "power": 1.0,
+    if config.decay == "linear" and decay_steps > 0:
+        rate = lr_schedule.PolynomialDecayWithOffset(
             # The decay begins where the warm-up ends, at the full rate.
-            "offset": config.warmup_steps,
-        },
-    }
+            offset=config.warmup_steps,
+            initial_learning_rate=rate,
+            decay_steps=decay_steps,
+            end_learning_rate=config.end_learning_rate,
+        )
+    if config.warmup_steps:
+        rate = lr_schedule.LinearWarmup(rate, config.warmup_steps, 0)
+    return rate
