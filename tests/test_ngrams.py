@@ -2,6 +2,7 @@
 
 import bz2
 import collections
+import errno
 import gzip
 import itertools
 from pathlib import Path
@@ -16,7 +17,7 @@ from texts import word_piece
 from cmlm.common import choices, fields
 from cmlm.data import line_files, ngram_files, streams
 from cmlm.errors import UserError
-from cmlm.ngram_lists import extraction, sorted_counts
+from cmlm.ngram_lists import extraction
 from cmlm.ngram_lists.extraction import NgramConfig
 from cmlm.ngram_lists.sorted_counts import SortedCounts
 from cmlm.ngram_lists.units import Units
@@ -101,14 +102,12 @@ def test_equal_counts_have_equal_scores(form):
     ("document", "document"), ("corpus", "document"), ("corpus", "corpus")
 ])  # fmt: skip
 @pytest.mark.parametrize("top", [0, 20])
-def test_out_of_core_equals_in_memory(paths, counts, scope, top, monkeypatch):
+def test_out_of_core_equals_in_memory(paths, counts, scope, top):
     config = NgramConfig(
         counts=counts, scope=scope, top=top, min_count=1 + (counts == "corpus")
     )
     want = list(extract(paths, Units(UNCASED), config))
     assert want and [ngram for ngram, _ in want] == sorted(ngram for ngram, _ in want)
-    # Runs of 5 entries, and so many of them that they are merged on the way.
-    monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
     small = NgramConfig(**{**vars(config), "max_entries": 5})
     assert list(extract(paths, Units(UNCASED), small)) == want
 
@@ -196,31 +195,43 @@ def test_the_default_drops_rare_n_grams(tmp_path):
     assert max(len(ngram.split()) for ngram in found) == 6
 
 
-def test_counts_beyond_memory_are_on_disk(monkeypatch):
+def test_counts_beyond_memory_are_on_disk():
     random = np.random.default_rng(0)
     keys = [f"k{i}" for i in random.integers(0, 500, 3000)]
-    written = []
-    write = SortedCounts._write
-
-    def counted_write(self, entries):
-        entries = [*entries]
-        written.append(len(entries))
-        return write(self, entries)
-
-    monkeypatch.setattr(SortedCounts, "_write", counted_write)
-    monkeypatch.setattr(sorted_counts, "_MAX_RUNS", 4)
-    with SortedCounts(lambda a, b: a + b, max_entries=40) as counts:
+    with SortedCounts("sum", max_entries=40) as counts:
         counts.update((key, 1) for key in keys)
-        assert len(written) > 60 and len(counts._entries) < 40
-        # An entry is written once for each of the four levels.
-        assert sum(written) < 4 * 40 * 75
+        assert len(counts._entries) < 40
         want = [(key, keys.count(key)) for key in sorted(set(keys))]
         assert list(counts.items()) == want
         # The corpus is scored in two passes.
         counts.settle()
-        assert sum(map(len, counts._levels)) == 1 and not counts._entries
         for _ in range(2):
             assert list(counts.items()) == want
+
+
+def test_keys_of_counts_are_any_text_in_its_order_in_python():
+    keys = ["b", "a\tc", "a\nb", "\U0001f600", "\uffee", "\u00e9", "", "a\0", "a"]
+    with SortedCounts("max", max_entries=2) as counts:
+        counts.update((key, value) for value in (0.1, 0.7, 0.3) for key in keys)
+        assert list(counts.items()) == [(key, 0.7) for key in sorted(keys)]
+
+
+def test_a_full_disk_and_an_interrupt_end_the_counting():
+    entries = [(f"{number} words", 1) for number in range(20_000)]
+    with SortedCounts("sum", max_entries=100) as counts:
+        counts._disk.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(OSError, match="No space left on device: .*sqlite") as found:
+            counts.update(entries)
+        assert found.value.errno == errno.ENOSPC
+    with SortedCounts("sum", max_entries=100) as counts:
+        counts.update(entries)
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        counts._disk.set_progress_handler(interrupted, 100)
+        with pytest.raises(KeyboardInterrupt):
+            counts.settle()
 
 
 @pytest.mark.parametrize("scope", choices.NGRAM_SCOPES)

@@ -25,7 +25,6 @@ import functools
 import heapq
 import itertools
 import math
-import operator
 import os
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -224,7 +223,7 @@ def extract(
         )
         yield from _collect(selected, config, marked_directory)
         return
-    with SortedCounts(operator.add, config.max_entries) as counted:
+    with SortedCounts("sum", config.max_entries) as counted:
         scored = _score_corpus(read("corpus"), config, counted)
         if config.scope == "corpus":
             best = _best(scored, config)
@@ -285,7 +284,7 @@ def _collect(
     marked_directory: str | None,
 ) -> Iterator[tuple[str, float]]:
     """Joins the n-grams of all documents, and writes the marked texts meanwhile."""
-    with SortedCounts(max, config.max_entries) as kept:
+    with SortedCounts("max", config.max_entries) as kept:
         for ngrams in _marked(selected, config, marked_directory):
             kept.update(ngrams.items())
         yield from kept.items()
