@@ -255,10 +255,12 @@ def _run_pipeline() -> None:
     read = {unit: flow["out"] for unit, flow in stats["steps"]["read"].items()}
     # The steps see documents: a document has one language. One above 10 MB is cut.
     n_files, n_cut = stats["source"]["files"], stats["source"].get("documents cut", 0)
+    # The steps may drop sentences, and lines may be paragraphs.
+    n_kept = sum(kept["sentences"] for kept in stats["languages"].values())
     if (
         FLAGS.layout == "lines"
         and read["documents"] - n_cut <= n_files
-        and read["lines"] >= _MANY_SENTENCES * n_files
+        and max(read["lines"], n_kept) >= _MANY_SENTENCES * n_files
     ):
         print(_HINT)
     for damage in stats["damaged_files"]:
