@@ -210,7 +210,7 @@ def test_a_file_of_the_name_goes_before_a_language(tmp_path, texts, monkeypatch)
 def test_languages_are_given_for_all_files_or_for_none(tmp_path, texts):
     said = refused("bitext:en=en.txt:de.txt", tmp_path)
     assert said == (
-        "damaged: en=en.txt:de.txt: some files have a language; allowed: "
+        "en=en.txt:de.txt: some files have a language; allowed: "
         "LANGUAGE=FILE for all files or for none"
     )
     assert "en.txt (also as .gz)" in refused("sts:de=none/en.txt", tmp_path)

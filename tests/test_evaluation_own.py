@@ -267,6 +267,28 @@ def test_the_smallest_classes_that_suffice_for_folds(tmp_path, names, monkeypatc
             task.read(DataDir(str(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    "family, content, said",
+    [
+        (
+            "sts",
+            "a\tb\tscore\na\tc\t1\n",
+            "pair 1 (a header line is not allowed): score",
+        ),
+        ("sts", "a\tb\t2\na\tc\t1,5\n", "pair 2: score '1,5'; allowed: a number"),
+        ("pairs", "a\tb\tsame\n", "pair 1 (a header line is not allowed): label"),
+        ("classification", "text\tlabel\na\tx\nb\ty\n", "the largest class has 1"),
+    ],
+)
+def test_sound_files_that_do_not_fit_a_task_are_not_damaged(
+    tmp_path, family, content, said
+):
+    (tmp_path / "own.tsv").write_text(content)
+    name = f"{family}:own.tsv"
+    _, failed = run.read(catalogue.select([name]), str(tmp_path))
+    assert said in failed[name] and "damaged" not in failed[name]
+
+
 def test_a_task_without_a_score_leaves_the_others(tmp_path):
     """SentEval's MR with too few reviews for folds."""
     for name in ("rt-polarity.pos", "rt-polarity.neg"):

@@ -262,6 +262,13 @@ class DataDir:
             yield where, item
 
 
-def reason(error: UserError) -> str:
-    """Why a set or a part of it cannot be scored: a file is missing or damaged."""
-    return str(error) if isinstance(error, MissingData) else f"damaged: {error}"
+def reason(task: str, error: UserError) -> str:
+    """Why a set or a part of it cannot be scored: a file is missing or damaged.
+
+    Args:
+        task: the name of the task. The user's own files, `FAMILY:FILE`, may be sound
+            and not fit the task.
+        error: the error.
+    """
+    says_all = ":" in task or isinstance(error, MissingData)
+    return str(error) if says_all else f"damaged: {error}"

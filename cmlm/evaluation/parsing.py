@@ -181,6 +181,12 @@ def check_parallel(columns: Mapping[str, Sequence[str]]) -> None:
                 raise UserError(f"{path}, line {number} is blank; allowed: text")
 
 
+def pair_place(path: str, number: int) -> str:
+    """The place of a pair in a file without a header line, for messages."""
+    header = " (a header line is not allowed)" if number == 1 else ""
+    return f"{path}, pair {number}{header}"
+
+
 def parse_label(text: str, allowed: Mapping[str, int], where: str) -> int:
     """Parses a label into its class.
 

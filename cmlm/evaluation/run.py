@@ -138,13 +138,13 @@ def read(
         try:
             data = task.read(source)
         except UserError as error:
-            failed[task.name] = reason(error)
+            failed[task.name] = reason(task.name, error)
         else:
             found.append(TaskData(task, data, source.checksums))
             for said in task.other_sizes(data):
                 logger.warning("%s: %s", task.name, said)
             for part, error in source.left_out.items():
-                failed[f"{task.name}-{part}"] = reason(error)
+                failed[f"{task.name}-{part}"] = reason(task.name, error)
     return found, failed
 
 

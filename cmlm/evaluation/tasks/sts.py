@@ -283,7 +283,8 @@ def pairs_of(
 ) -> Pairs:
     """Reads the first sentence, the second sentence and the score of each row."""
     scored = (
-        (*row[:3], f"{path}, pair {number}") for number, row in enumerate(rows, 1)
+        (*row[:3], parsing.pair_place(path, number))
+        for number, row in enumerate(rows, 1)
     )
     return _scored(scored, path, lowest, highest)
 

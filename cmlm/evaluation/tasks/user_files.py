@@ -107,7 +107,9 @@ class PairFiles(base.PredictingTask[Pairs]):
         ((path, language),) = source.find_own([self._path])
         rows = source.rows(path, 3)
         labels = [
-            parsing.parse_label(row[2].strip(), {"0": 0, "1": 1}, f"{path}, pair {n}")
+            parsing.parse_label(
+                row[2].strip(), {"0": 0, "1": 1}, parsing.pair_place(path, n)
+            )
             for n, row in enumerate(rows, 1)
         ]
         if len(set(labels)) < 2:
