@@ -147,7 +147,8 @@ def _encode_lines() -> None:
     if not total:
         raise UserError(f"--input={FLAGS.input} is empty; allowed: at least one line")
     encoder = cli.open_encoder(FLAGS.model, reading_flags.reading())
-    cut = f", cut at {encoder.seq_length} tokens" if encoder.seq_length else ""
+    limit = encoder.seq_length
+    cut = f"; longer ones are cut at {limit} tokens" if limit else ""
     print(f"{counted(total, 'line')} of {FLAGS.input}{cut}", file=sys.stderr)
     asking = encoder.for_role(prompts.QUERY)
     nearest = nearest_lines.NearestLines(asking.encode(FLAGS.query), FLAGS.neighbours)

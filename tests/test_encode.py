@@ -57,13 +57,20 @@ def exported(toy_export):
     return Path(toy_export.path)
 
 
+def no_vocabulary():
+    raise UserError("no vocabulary")
+
+
 class Recorder(Encoder):
     """An encoder of words by their length, which remembers its batches."""
 
     def __init__(self):
         self.batches = []
         graph = types.SimpleNamespace(
-            vectors=self._record, lengths=tf.strings.length, seq_length=16
+            vectors=self._record,
+            lengths=tf.strings.length,
+            open_tokenizer=no_vocabulary,
+            seq_length=16,
         )
         super().__init__(graph, {"dim": 2}, "the recorder")
 
@@ -111,7 +118,10 @@ def test_repeated_sentences_take_no_second_array():
         return tf.repeat(tf.strings.to_number(text)[:, tf.newaxis], 1000, 1)
 
     graph = types.SimpleNamespace(
-        vectors=vectors, lengths=tf.strings.length, seq_length=16
+        vectors=vectors,
+        lengths=tf.strings.length,
+        open_tokenizer=no_vocabulary,
+        seq_length=16,
     )
     made = Encoder(graph, {"dim": 1000}, "numbers")
     numbers = [row % 4000 for row in range(5000)]
@@ -260,6 +270,18 @@ def test_lengths_are_those_before_the_cut(encoder):
     lengths = encoder.lengths(["", "the cat", "the " * 100])
     assert list(lengths) == [2, 4, 102]
     assert encoder.lengths([]).shape == (0,)
+
+
+def test_many_unknown_words_give_one_warning(source, caplog):
+    numbers = [f"{number} ran" for number in range(120)]
+    encoder = opening.open_encoder(source)
+    encoder.encode(numbers[:99])
+    encoder.encode([f"ran{' ran' * number}" for number in range(120)])
+    assert "[UNK]" not in caplog.text
+    for _ in range(2):
+        encoder.encode(numbers)
+    said = f"{source}: more than 20% of the tokens of some texts are [UNK]: the "
+    assert caplog.text.count(said) == 1
 
 
 def test_tokens_are_those_after_the_cut(encoder, exported, tmp_path):

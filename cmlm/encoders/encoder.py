@@ -9,14 +9,18 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from cmlm.common import forks, prompts, threads
+from cmlm.common import forks, once, prompts, threads
 from cmlm.common.progress import bar as progress_bar
 from cmlm.encoders.batching import MOST_TOKENS, length_batches
 from cmlm.encoders.comparing import Comparing
 from cmlm.encoders.sentences import check_sentences, to_bytes
+from cmlm.errors import UserError
 from cmlm.tokenization.base import Tokenizer
 
 _LENGTHS_AT_ONCE = _ROWS_AT_ONCE = 4096
+# A warning of [UNK] looks at the first texts, unless there are fewer than the least.
+_SOME_TEXTS, _LEAST_TEXTS = 256, 100
+_MOST_UNKNOWN = 0.2
 
 
 class Graph(Protocol):
@@ -99,6 +103,7 @@ class Encoder(Comparing):
         sources = [distinct.setdefault(text, row) for row, text in enumerate(sentences)]
         texts = to_bytes(distinct)
         forks.refuse(self.name)
+        self._warn_of_unknown(texts)
         # One text is one batch, whatever its length.
         lengths = self._count(texts) if len(texts) > 1 else np.ones(len(texts))
         lengths = np.minimum(lengths, self.seq_length)
@@ -123,6 +128,29 @@ class Encoder(Comparing):
                 some = repeats[start : start + _ROWS_AT_ONCE]
                 vectors[some] = vectors[sources[some]]
         return vectors
+
+    def _warn_of_unknown(self, texts: list[bytes]) -> None:
+        """Warns once of texts whose words the vocabulary lacks.
+
+        Args:
+            texts: distinct ones; few of them do not count.
+        """
+        if len(texts) < _LEAST_TEXTS:
+            return
+        try:
+            tokenizer = self._tokenizer
+        except UserError:
+            # A version of an export without the rest of it.
+            return
+        some = tf.constant(texts[:_SOME_TEXTS])
+        ids = tokenizer.encode(some, self.seq_length).flat_values.numpy()
+        words = ids[(ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)]
+        if np.sum(words == tokenizer.unk_id) > _MOST_UNKNOWN * len(words):
+            once.warn(
+                f"{self.name}: more than {_MOST_UNKNOWN:.0%} of the tokens of some "
+                "texts are [UNK]: the vocabulary lacks their words, so the vectors say "
+                "little about them"
+            )
 
     def lengths(self, sentences: Sequence[str]) -> np.ndarray:
         """Counts the tokens of each sentence before any cut, [CLS] and [SEP] included.
