@@ -152,6 +152,16 @@ def test_chinese_characters_take_one_token_each():
     assert tokens >= {"ß", "##ß"}
 
 
+def test_characters_take_the_tokens_that_no_piece_needs():
+    """More than a quarter of the size, as a Chinese word is one character."""
+    characters = [chr(0x4E00 + i) for i in range(2000)]
+    counts = collections.Counter({c: 3000 - n for n, c in enumerate(characters)})
+    enough = learning.learn_from_counts(counts, 3000)
+    assert set(enough) >= set(characters) and len(enough) < 3000
+    # With too many characters, the most frequent ones have a token.
+    assert learning.learn_from_counts(counts, 900) == enough[:900]
+
+
 def test_coverage_by_hand(tmp_path):
     tokens = [*SPECIAL, "the", "cat", "##s"]
     tokenizer = WordPiece(write(tmp_path / "v.txt", tokens))
@@ -191,9 +201,38 @@ def test_the_log_tells_why_a_vocabulary_is_smaller(text_file, tmp_path, caplog):
     with caplog.at_level("INFO"):
         tokens = learning.learn({"": [text_file]}, config, path)
     assert (
-        f"the vocabulary has {len(tokens)} tokens instead of 5,000, because the text "
-        "has no more pieces that occur twice" in caplog.text
+        f"the vocabulary has {len(tokens)} tokens instead of 5,000, because the "
+        "learner found no more pieces that occur twice\n" in caplog.text
     )
+    # A foreign letter in a million has no token, even if the letter occurs twice.
+    counts = collections.Counter({"house": 400_000, "café": 2})
+    smoothed = words.SmoothedCounts(counts, frozenset())
+    with caplog.at_level("INFO"):
+        tokens = learning.learn_and_write(smoothed, {"": 1}, config, path, {})
+    assert "é" not in tokens
+    assert (
+        "pieces that occur twice; rare characters without a token: 1\n" in caplog.text
+    )
+
+
+def test_a_run_names_the_size_of_the_vocabulary_that_it_has_learnt(tmp_path, caplog):
+    characters = "".join(chr(0x4E00 + i) for i in range(130))
+    text = write(tmp_path / "text.txt", [characters[:50] * 20, characters])
+    config, files = VocabularyConfig(size=200), {"zh": [text]}
+    path = of_run.prepare(config, files, str(tmp_path / "run"))
+    tokenizer = config.tokenizer(path)
+    of_run.check_coverage(config, tokenizer, files, "", {})
+    # Of 130 characters, 39 beyond 200 tokens, 109 of them special or ASCII.
+    assert caplog.messages == [
+        "3.5% of the zh tokens are [UNK]: rare characters lack a token at "
+        "vocabulary.size=200; a larger size gives them one"
+    ]
+    caplog.clear()
+    # A resumed run with other text.
+    lines = [characters[:50] * 10, characters]
+    other = {"zh": [write(tmp_path / "other.txt", lines)]}
+    of_run.check_coverage(config, tokenizer, other, "", {})
+    assert "are [UNK]: the vocabulary comes from other text, or diff" in caplog.text
 
 
 def test_long_words_teach_their_parts():

@@ -37,6 +37,8 @@ _MIN_THRESHOLD = 2
 # Share of a text's characters that may lack a token: one foreign letter in a hundred
 # thousand is not worth two tokens, the letter and its ## form.
 _UNCOVERED_CHARACTERS = 1e-5
+# Passes of the learner, each with more characters.
+_MOST_PASSES = 3
 
 logger = logging.getLogger(__name__)
 
@@ -142,11 +144,14 @@ def learn_and_write(
         output_path,
     )
     if len(tokens) < config.size:
+        characters = wordpiece.count_characters(smoothed.counts.items())
+        missing = len(characters.keys() - tokens)
         logger.info(
-            "the vocabulary has %s tokens instead of %s, because the text has no more "
-            "pieces that occur twice",
+            "the vocabulary has %s tokens instead of %s, because the learner found no "
+            "more pieces that occur twice%s",
             f"{len(tokens):,}",
             f"{config.size:,}",
+            f"; rare characters without a token: {missing:,}" if missing else "",
         )
     return tokens
 
@@ -191,6 +196,9 @@ def learn_from_counts(
     four steps. Then the rarest surplus pieces are dropped. Single characters stay,
     because a word with a missing character would be unknown.
 
+    Characters take a quarter of the tokens at most. If the pieces leave tokens free, as
+    in Chinese, where a character is a word, further characters take these tokens.
+
     Args:
         counts: words and their counts.
         size: number of tokens; a text with few pieces that occur twice gives a smaller
@@ -200,13 +208,33 @@ def learn_from_counts(
     words = words_lib.most_frequent(counts, learner_words(size))
     words, once = _cut(words, once)
     reserved = [*vocabulary_file.SPECIAL_TOKENS, *_ascii_tokens(counts)]
-    most_characters = min(size // 4, size - len(reserved))
-    learner = wordpiece.Learner(
-        words,
-        reserved=reserved,
-        max_characters=_characters_worth_a_token(words, most_characters),
-        once=once,
-    )
+    characters = wordpiece.count_characters(words)
+    rare = _UNCOVERED_CHARACTERS * characters.total()
+    most_tokens = min(size // 4, size - len(reserved))
+    number = _characters_worth_a_token(characters.most_common(), most_tokens, rare)
+    threshold = max(_MIN_THRESHOLD, counts.total() // (7 * size))
+    tokens: list[str] = []
+    for _ in range(_MOST_PASSES):
+        learner = wordpiece.Learner(words, reserved, number, once)
+        found = _learn_size(learner, size, threshold)
+        if tokens and len(found) > size:
+            break
+        tokens = found
+        more = _characters_worth_a_token(learner.left_out, size - len(tokens), rare)
+        if not more:
+            break
+        number += more
+    return tokens
+
+
+def _learn_size(learner: wordpiece.Learner, size: int, threshold: int) -> list[str]:
+    """Learns `size` tokens, or as many as the least threshold gives.
+
+    Args:
+        learner: the learner of the words.
+        size: number of tokens.
+        threshold: the first threshold to try.
+    """
 
     def learn(threshold):
         return [
@@ -217,7 +245,6 @@ def learn_from_counts(
 
     # `low` gives at least `size` tokens, or is the least threshold, which gives the
     # most. `high` gives fewer than `size`, or is the largest count.
-    threshold = max(_MIN_THRESHOLD, counts.total() // (7 * size))
     tried: dict[int, list[str]] = {}
     low, high = _MIN_THRESHOLD, learner.most_frequent
     for _ in range(6):
@@ -284,24 +311,25 @@ def _is_a_word(character: str) -> bool:
     return name.startswith("CJK ") or unicodedata.category(character).startswith("P")
 
 
-def _characters_worth_a_token(words: list[tuple[str, int]], most_tokens: int) -> int:
-    """Returns the number of most frequent characters that make up nearly all text.
+def _characters_worth_a_token(
+    ranked: list[tuple[str, int]], most_tokens: int, rare: float
+) -> int:
+    """Returns the number of first characters that make up nearly all text.
 
     Args:
-        words: words and their counts.
+        ranked: characters and their counts, by falling count.
         most_tokens: upper limit for the tokens of these characters. A letter takes two
             tokens, a Chinese character one.
+        rare: the last characters lack a token if all of them count at most this.
     """
-    counts = wordpiece.count_characters(words)
-    uncovered = counts.total()
-    allowed = _UNCOVERED_CHARACTERS * uncovered
+    uncovered = sum(count for _, count in ranked)
     n_tokens = 0
-    for number, (character, count) in enumerate(counts.most_common()):
+    for number, (character, count) in enumerate(ranked):
         n_tokens += 1 if _is_a_word(character) else 2
-        if uncovered <= allowed or n_tokens > most_tokens:
+        if uncovered <= rare or n_tokens > most_tokens:
             return number
         uncovered -= count
-    return len(counts)
+    return len(ranked)
 
 
 def _next(tried: dict[int, list[str]], size: int) -> int:

@@ -224,11 +224,13 @@ def check_coverage(
                 "vocabulary.max_unknown_share=1)"
             )
         if share > _SUSPICIOUS_SHARE:
-            logger.warning(
-                "%s are [UNK]: the vocabulary comes from other text, or differs in "
-                "case",
-                of,
-            )
+            cause = "the vocabulary comes from other text, or differs in case"
+            if _is_learnt_from(config, files, tokenizer.vocab_file):
+                cause = (
+                    f"rare characters lack a token at vocabulary.size={config.size}; a "
+                    "larger size gives them one"
+                )
+            logger.warning("%s are [UNK]: %s", of, cause)
 
 
 def _listed(shares: Mapping[str, float], digits: int) -> str:

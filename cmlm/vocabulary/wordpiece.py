@@ -32,6 +32,9 @@ class Learner:
 
     A learner needs about 200 bytes for each distinct suffix of the words.
 
+    Attributes:
+        left_out: further characters and their counts, by falling count.
+
     Args:
         words: words and their counts. A later part of a word begins with `##`.
         reserved: tokens that always come first.
@@ -53,6 +56,7 @@ class Learner:
         words = [(word, count) for word, count in words if word not in taken]
         frequency = count_characters(words)
         ranked = sorted(frequency.items(), key=lambda item: (-item[1], item[0]))
+        self.left_out = ranked[max_characters:]
         allowed = {character for character, _ in ranked[:max_characters]}
         self._words = [
             (word, n)
