@@ -14,7 +14,9 @@ FLAGS = flags.FLAGS
 # The flags belong to the command that defines them, so its --help lists them.
 flags.disclaim_key_flags()
 
-_TEXT = "Text, one sentence a line: files, globs or a list of them. "
+_TEXT = (
+    "Text, one sentence a line: files, globs or a list of them; or en=FILES,de=FILES. "
+)
 NAMES = choices.FITTED
 
 
@@ -45,16 +47,18 @@ def files() -> dict[str, list[str]]:
     A warning tells the user of a file that looks like another format.
 
     Raises:
-        UserError: no file matches.
+        UserError: no file matches, or some paths have a language and others do not.
     """
     from cmlm.common import files as files_lib
-    from cmlm.data import other_formats
+    from cmlm.data import languages, other_formats
 
     found = {}
     for name in NAMES:
         if FLAGS[name].value:
             with naming(f"--{name}"):
-                found[name] = files_lib.expand(FLAGS[name].value)
+                # The layers are the same for all languages.
+                patterns = languages.split(FLAGS[name].value).values()
+                found[name] = files_lib.expand(",".join(patterns))
                 other_formats.warn(
                     found[name], effect="each line counts as one sentence"
                 )

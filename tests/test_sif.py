@@ -132,9 +132,11 @@ def test_with_whitening_and_with_principal_components(weighted, expected, tmp_pa
 
 @pytest.mark.large
 def test_a_hugging_face_folder_takes_the_flag(weighted, tmp_path):
-    _, flags = weighted
+    path, flags = weighted
     folder = tmp_path / "folder"
-    done = commands.run("export.huggingface", *flags, f"--output={folder}")
+    # As `cmlm.prepare` names its output for --train_data.
+    named = f"--sif=en={path.parent}/first.t*,de={path.parent}/second.txt"
+    done = commands.run("export.huggingface", flags[0], named, f"--output={folder}")
     assert done.returncode == 0, done.stderr
     assert "sif: 50 sentences of 2 files" in done.stderr
     assert (folder / "1_WordWeights" / "model.safetensors").is_file()
