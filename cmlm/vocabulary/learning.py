@@ -19,7 +19,7 @@ from cmlm.errors import UserError
 from cmlm.tokenization import rules as rules_lib
 from cmlm.tokenization import vocabulary_file
 from cmlm.tokenization.rules import JOINER, Rules
-from cmlm.vocabulary import wordpiece
+from cmlm.vocabulary import accents, wordpiece
 from cmlm.vocabulary import words as words_lib
 from cmlm.vocabulary.settings import VocabularyConfig
 
@@ -92,6 +92,8 @@ def learn(
     Raises:
         UserError: the text has no words.
     """
+    if config.lower_case and config.strip_accents is None:
+        accents.warn_of_stripped(files)
     number = learner_words(config.size)
     counted = dict(
         words_lib.count_languages(files, config.rules(), config.max_text_bytes, number)
