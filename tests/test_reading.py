@@ -2,6 +2,8 @@
 
 import dataclasses
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import commands
@@ -261,3 +263,16 @@ def test_encode_takes_the_flags(tmp_path):
     assert done.returncode == 0, done.stderr
     read = opening.open_encoder(source, Reading("max", "projected", 11))
     model_dirs.assert_same(np.load(tmp_path / "v.npy"), read.encode(TEXTS), 1e-5)
+
+
+@pytest.mark.large
+def test_the_flags_are_read_without_the_warnings_of_libraries():
+    code = (
+        "from absl import flags\nfrom cmlm.encoders import reading_flags\n"
+        "reading_flags.define()\nflags.FLAGS(['command'])\n"
+        "reading_flags.reading(with_precision=False)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert (done.returncode, done.stderr) == (0, "")

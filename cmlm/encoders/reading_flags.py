@@ -91,8 +91,12 @@ def reading(with_precision: bool = True):
     Args:
         with_precision: whether the command has --precision by `define_precision`.
     """
-    from cmlm.common import prompts
-    from cmlm.encoders.reading import Reading
+    from cmlm.common import native_log
+
+    # TensorFlow and Model Garden warn about themselves.
+    with native_log.dropped():
+        from cmlm.common import prompts
+        from cmlm.encoders.reading import Reading
 
     return Reading(
         FLAGS.pooling,
