@@ -17,6 +17,7 @@ from cmlm.config import model_dir
 from cmlm.encoders import fingerprints, opening, run_weights
 from cmlm.encoders.components_file import PrincipalComponents
 from cmlm.encoders.opened_weights import OpenedWeights
+from cmlm.encoders.reading import Reading
 from cmlm.modeling.model import SentenceModel
 from cmlm.tokenization import vocabulary_file
 from export import former_export, saved_models
@@ -225,6 +226,22 @@ def assert_reread(export: Path, flag: str, texts: list[str]):
     found = opening.open_encoder(str(folder))
     assert found.info["fingerprint"] == described["fingerprint"]
     np.testing.assert_allclose(found.encode(texts), expected, atol=1e-4)
+
+
+def assert_left_out(export: Path, source: str, texts: list[str], reading: Reading):
+    """The weights of an export give the vectors of its run if a reading is another.
+
+    Args:
+        export: the export.
+        source: the run, without the layer.
+        texts: the sentences.
+        reading: the reading that the layer does not belong to.
+    """
+    found, expected = (
+        opening.open_encoder(each, reading).encode(texts)
+        for each in (str(export / "encoder"), source)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def assert_fitted_description(
