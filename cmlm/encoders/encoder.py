@@ -142,10 +142,9 @@ class Encoder(Comparing):
         except UserError:
             # A version of an export without the rest of it.
             return
-        some = tf.constant(texts[:_SOME_TEXTS])
-        ids = tokenizer.encode(some, self.seq_length).flat_values.numpy()
-        words = ids[(ids != tokenizer.cls_id) & (ids != tokenizer.sep_id)]
-        if np.sum(words == tokenizer.unk_id) > _MOST_UNKNOWN * len(words):
+        # Without cut and special tokens, this takes a quarter of the time of `encode`.
+        ids = tokenizer.tokenize(tf.constant(texts[:_SOME_TEXTS])).flat_values.numpy()
+        if np.sum(ids == tokenizer.unk_id) > _MOST_UNKNOWN * len(ids):
             once.warn(
                 f"{self.name}: more than {_MOST_UNKNOWN:.0%} of the tokens of some "
                 "texts are [UNK]: the vocabulary lacks their words, so the vectors say "
